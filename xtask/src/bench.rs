@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-use crate::shell::{Failure, cargo, run, target};
+use crate::shell::{XtaskError, cargo, run, target};
 
-/// Builds for release and hands over. The first word says which benchmark, `store` if it is none; the rest goes to it.
-pub(crate) fn bench(more: &[&str]) -> Result<(), Failure> {
+/// Builds for release and runs the benchmark that the first argument names, `store` by default; it gets the other arguments.
+pub(crate) fn bench(more: &[&str]) -> Result<(), XtaskError> {
     let packages = ["--package", "tenure-bench", "--package", "tenure-fixture"];
     run(cargo(&["build", "--release", "--locked"]).args(packages))?;
     let release = target().join("release");

@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::runner::{self, Choice};
-use crate::shell::{Failure, answers, cargo, output, root, run};
+use crate::runner::{self, TestSelection};
+use crate::shell::{XtaskError, cargo, output, root, run, succeeds};
 use crate::{etcd, generated, redis, sabotage, sim, tidy};
 
 /// The oldest line we promise to work with; `etcd-matrix` runs the others.
@@ -17,14 +17,14 @@ const OLDEST: &str = "3.4";
 pub(crate) enum Redis {
     /// Yes, and without a Redis the check fails.
     Needed,
-    /// No, because somebody said so.
+    /// No: `--without redis` was given.
     LeftOut,
 }
 
 /// Runs every step and stops at the first that fails.
-pub(crate) fn check(redis: Redis) -> Result<(), Failure> {
+pub(crate) fn check(redis: Redis) -> Result<(), XtaskError> {
     let begun = Instant::now();
-    let before = picture();
+    let before = git_state();
     let mut steps = Steps::default();
     steps.step("tidy rules", tidy::check)?;
     steps.step("redis-server", || match redis {
@@ -49,7 +49,7 @@ pub(crate) fn check(redis: Redis) -> Result<(), Failure> {
                 "   cargo-nextest is not installed: `cargo test` runs the same tests, without time limits"
             );
         }
-        runner::run(Choice::All, None, runner::without_redis(redis))
+        runner::run(TestSelection::All, None, runner::without_redis(redis))
     })?;
     steps.step("simulation", sim::check)?;
     steps.tests("broken rules are found", sabotage::check)?;
@@ -59,10 +59,10 @@ pub(crate) fn check(redis: Redis) -> Result<(), Failure> {
     steps.tests("tests on the oldest etcd", || {
         let binary = etcd::binary(OLDEST)?;
         println!("   TENURE_ETCD_BIN: etcd {}", etcd::version(&binary)?);
-        runner::run(Choice::Etcd, Some(&binary), &[])
+        runner::run(TestSelection::Etcd, Some(&binary), &[])
     })?;
-    steps.step("nothing was written to the tree", || match (&before, picture()) {
-        (Some(before), Some(after)) if *before != after => Err(Failure(format!(
+    steps.step("nothing was written to the tree", || match (&before, git_state()) {
+        (Some(before), Some(after)) if *before != after => Err(XtaskError(format!(
             "the check wrote to the tree; git status before:\n{before}\nand after:\n{after}"
         ))),
         (Some(_), Some(_)) => Ok(()),
@@ -86,11 +86,11 @@ impl Steps {
     fn step(
         &mut self,
         name: &'static str,
-        work: impl FnOnce() -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        work: impl FnOnce() -> Result<(), XtaskError>,
+    ) -> Result<(), XtaskError> {
         println!("\n── {name}");
         let begun = Instant::now();
-        work().map_err(|failure| Failure(format!("{name}: {failure}")))?;
+        work().map_err(|failure| XtaskError(format!("{name}: {failure}")))?;
         println!("   ok, {:.1} s", begun.elapsed().as_secs_f64());
         self.done.push((name, begun.elapsed()));
         Ok(())
@@ -99,20 +99,20 @@ impl Steps {
     fn tests(
         &mut self,
         name: &'static str,
-        work: impl FnOnce() -> Result<runner::Run, Failure>,
-    ) -> Result<(), Failure> {
+        work: impl FnOnce() -> Result<runner::TestRun, XtaskError>,
+    ) -> Result<(), XtaskError> {
         let mut closing = Vec::new();
         self.step(name, || {
             let run = work()?;
-            closing.push(format!("{name}: {}", run.tally));
+            closing.push(format!("{name}: {}", run.counts));
             closing.extend(run.closing.iter().map(|line| format!("  {line}")));
-            run.verdict()
+            run.result()
         })?;
         self.closing.extend(closing);
         Ok(())
     }
 
-    /// The last lines of all: what was done, how long it took, and what the test runner said.
+    /// Prints the summary: the steps with their durations, and the closing lines of the test runner.
     fn close(&self, total: Duration) {
         println!("\n── all passed");
         for (name, duration) in &self.done {
@@ -125,9 +125,9 @@ impl Steps {
     }
 }
 
-/// The command and the library are both called `tenure`, so cargo warns when they are documented in one go;
-/// the libraries come last, because the last one is what lies in the folder afterwards.
-fn documentation() -> Result<(), Failure> {
+/// Checks the documentation. The command and the library are both called `tenure`, so cargo warns when one run documents both;
+/// the libraries come last, because the last run decides what is in the folder.
+fn documentation() -> Result<(), XtaskError> {
     for kind in ["--bins", "--lib"] {
         let scope = ["doc", "--workspace", "--no-deps", "--all-features", "--locked", kind];
         run(cargo(&scope).env("RUSTDOCFLAGS", "-D warnings"))?;
@@ -135,8 +135,8 @@ fn documentation() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Each feature of `tenure` must stand by itself: a user may choose only one.
-fn each_feature_alone() -> Result<(), Failure> {
+/// Each feature of `tenure` must build without the others, because a user may enable only one.
+fn each_feature_alone() -> Result<(), XtaskError> {
     let scope = ["clippy", "--package", "tenure", "--no-default-features", "--locked"];
     run(cargo(&scope).args(["--", "-D", "warnings"]))?;
     for feature in tidy::features_of_tenure() {
@@ -145,25 +145,25 @@ fn each_feature_alone() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What deny.toml says. The advisories come from the network; without it they are left out, loudly.
-fn deny() -> Result<(), Failure> {
-    if !answers(&mut cargo(&["deny", "--version"])) {
+/// Applies deny.toml. The advisories come from the network; without it the step prints that it leaves them out.
+fn deny() -> Result<(), XtaskError> {
+    if !succeeds(&mut cargo(&["deny", "--version"])) {
         println!("   LEFT OUT: cargo-deny is not installed, so deny.toml was not applied");
         return Ok(());
     }
     run(&mut cargo(&["deny", "--locked", "check", "bans", "licenses", "sources"]))?;
-    if !answers(&mut cargo(&["deny", "--locked", "fetch", "db"])) {
+    if !succeeds(&mut cargo(&["deny", "--locked", "fetch", "db"])) {
         println!("   LEFT OUT: the advisory database cannot be fetched, so advisories were not checked");
         return Ok(());
     }
     run(&mut cargo(&["deny", "--locked", "check", "advisories"]))
 }
 
-/// What git says about the tree, including files it does not know; `None` outside of a checkout.
-fn picture() -> Option<String> {
+/// The state of the tree in git, untracked files included; `None` outside of a checkout.
+fn git_state() -> Option<String> {
     let mut git = std::process::Command::new("git");
     git.current_dir(root()).args(["status", "--porcelain"]);
-    if !answers(std::process::Command::new("git").current_dir(root()).args(["rev-parse", "--git-dir"])) {
+    if !succeeds(std::process::Command::new("git").current_dir(root()).args(["rev-parse", "--git-dir"])) {
         return None;
     }
     let status = output(&mut git).ok()?;

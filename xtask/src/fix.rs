@@ -1,10 +1,10 @@
-//! `cargo xtask fix`: what a machine can put right, it does; the rest `check` will tell.
+//! `cargo xtask fix`: repairs what can be repaired automatically; `check` reports the rest.
 
-use crate::shell::{Failure, cargo, run};
+use crate::shell::{XtaskError, cargo, run};
 use crate::{generated, tidy};
 
 /// Applies clippy's suggestions, formats, writes the generated documents, and lowers the numbers of the ratchets.
-pub(crate) fn fix() -> Result<(), Failure> {
+pub(crate) fn fix() -> Result<(), XtaskError> {
     let scope = [
         "clippy",
         "--fix",
@@ -15,7 +15,7 @@ pub(crate) fn fix() -> Result<(), Failure> {
         "--all-features",
     ];
     run(&mut cargo(&scope))?;
-    // After clippy, whose suggestions are not formatted.
+    // After clippy, because its suggestions are not formatted.
     run(&mut cargo(&["fmt", "--all"]))?;
     generated::write()?;
     tidy::lower()

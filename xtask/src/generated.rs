@@ -1,14 +1,14 @@
 //! Documents that a program writes: `check` compares them, `fix` writes them.
 //!
-//! A list that is kept by hand is out of date on the second day.
+//! A manually kept list is soon out of date.
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::shell::{Failure, build_as_for_tests, output, root, target};
+use crate::shell::{XtaskError, build_as_for_tests, output, root, target};
 use crate::{modules, nemesis};
 
-/// A document and the example program whose output it is.
+/// A document and the example program that prints it.
 struct Generator {
     path: &'static str,
     /// The program's file. While neither it nor the document exists, there is nothing to compare.
@@ -21,26 +21,26 @@ const GENERATORS: &[Generator] = &[
     Generator { path: "docs/task-states.md", source: "crates/tenure-core/examples/task_states.rs" },
 ];
 
-/// What is to be done about a generator.
+/// Whether a generator can run.
 #[derive(Debug, PartialEq, Eq)]
-enum Standing {
+enum GeneratorState {
     /// Run it.
     Ready,
     /// Neither the program nor the document exists.
     NotYet,
-    /// The document exists, and nobody can write it.
+    /// The document exists without a program that writes it.
     Orphan,
 }
 
 /// Every generated document is what its generator would write now.
-pub(crate) fn check() -> Result<(), Failure> {
+pub(crate) fn check() -> Result<(), XtaskError> {
     build()?;
     for generator in GENERATORS {
         let path = root().join(generator.path);
-        match generator.standing(&root()) {
-            Standing::NotYet => println!("   LEFT OUT: {} has no generator yet", generator.path),
-            Standing::Orphan => return Err(generator.orphan()),
-            Standing::Ready => {
+        match generator.state(&root()) {
+            GeneratorState::NotYet => println!("   LEFT OUT: {} has no generator yet", generator.path),
+            GeneratorState::Orphan => return Err(generator.orphan()),
+            GeneratorState::Ready => {
                 let fresh = generator.output()?;
                 compare(generator.path, std::fs::read_to_string(&path).ok().as_deref(), &fresh)?;
             }
@@ -53,44 +53,44 @@ pub(crate) fn check() -> Result<(), Failure> {
 }
 
 /// Documents that this program writes from kept results and from the sources: as they are, and as they should be.
-fn sections() -> Result<Vec<(&'static str, String, String)>, Failure> {
+fn sections() -> Result<Vec<(&'static str, String, String)>, XtaskError> {
     let path = root().join(nemesis::DOCUMENT);
     let kept = std::fs::read_to_string(&path)
-        .map_err(|error| Failure(format!("{} cannot be read: {error}", nemesis::DOCUMENT)))?;
+        .map_err(|error| XtaskError(format!("{} cannot be read: {error}", nemesis::DOCUMENT)))?;
     let fresh = nemesis::with_table(&kept, &nemesis::table(&root())?)?;
     let modules = std::fs::read_to_string(root().join(modules::DOCUMENT)).unwrap_or_default();
     Ok(vec![(nemesis::DOCUMENT, kept, fresh), (modules::DOCUMENT, modules, modules::list(&root())?)])
 }
 
 /// Writes every generated document.
-pub(crate) fn write() -> Result<(), Failure> {
+pub(crate) fn write() -> Result<(), XtaskError> {
     build()?;
     for generator in GENERATORS {
-        match generator.standing(&root()) {
-            Standing::NotYet => {}
-            Standing::Orphan => return Err(generator.orphan()),
-            Standing::Ready => {
+        match generator.state(&root()) {
+            GeneratorState::NotYet => {}
+            GeneratorState::Orphan => return Err(generator.orphan()),
+            GeneratorState::Ready => {
                 let fresh = generator.output()?;
                 let path = root().join(generator.path);
                 let folder = path.parent().expect("a document lies in a folder");
                 std::fs::create_dir_all(folder)
                     .and_then(|()| std::fs::write(&path, fresh))
-                    .map_err(|error| Failure(format!("{} cannot be written: {error}", generator.path)))?;
+                    .map_err(|error| XtaskError(format!("{} cannot be written: {error}", generator.path)))?;
                 println!("   wrote {}", generator.path);
             }
         }
     }
     for (path, _, fresh) in sections()? {
         std::fs::write(root().join(path), fresh)
-            .map_err(|error| Failure(format!("{path} cannot be written: {error}")))?;
+            .map_err(|error| XtaskError(format!("{path} cannot be written: {error}")))?;
         println!("   wrote {path}");
     }
     Ok(())
 }
 
 /// Builds the programs of all documents.
-fn build() -> Result<(), Failure> {
-    let ready = GENERATORS.iter().filter(|generator| generator.standing(&root()) == Standing::Ready);
+fn build() -> Result<(), XtaskError> {
+    let ready = GENERATORS.iter().filter(|generator| generator.state(&root()) == GeneratorState::Ready);
     let programs: Vec<&str> = ready.flat_map(|generator| ["--example", generator.example()]).collect();
     if programs.is_empty() { Ok(()) } else { build_as_for_tests(&programs) }
 }
@@ -102,31 +102,31 @@ impl Generator {
     }
 
     /// What the program writes.
-    fn output(&self) -> Result<String, Failure> {
+    fn output(&self) -> Result<String, XtaskError> {
         output(&mut Command::new(target().join("debug/examples").join(self.example())))
     }
 
-    fn standing(&self, root: &Path) -> Standing {
+    fn state(&self, root: &Path) -> GeneratorState {
         match (root.join(self.source).is_file(), root.join(self.path).is_file()) {
-            (true, _) => Standing::Ready,
-            (false, false) => Standing::NotYet,
-            (false, true) => Standing::Orphan,
+            (true, _) => GeneratorState::Ready,
+            (false, false) => GeneratorState::NotYet,
+            (false, true) => GeneratorState::Orphan,
         }
     }
 
-    fn orphan(&self) -> Failure {
-        Failure(format!("{} is generated by {}, which does not exist", self.path, self.source))
+    fn orphan(&self) -> XtaskError {
+        XtaskError(format!("{} is generated by {}, which does not exist", self.path, self.source))
     }
 }
 
-fn compare(path: &str, kept: Option<&str>, fresh: &str) -> Result<(), Failure> {
+fn compare(path: &str, kept: Option<&str>, fresh: &str) -> Result<(), XtaskError> {
     match kept {
         Some(kept) if kept == fresh => Ok(()),
-        None => Err(Failure(format!("{path} does not exist: `cargo xtask fix` writes it"))),
+        None => Err(XtaskError(format!("{path} does not exist: `cargo xtask fix` writes it"))),
         Some(kept) => {
             let differs = kept.lines().zip(fresh.lines()).position(|(old, new)| old != new);
             let line = differs.unwrap_or_else(|| kept.lines().count().min(fresh.lines().count())) + 1;
-            Err(Failure(format!("{path} is out of date from line {line} on: `cargo xtask fix` writes it")))
+            Err(XtaskError(format!("{path} is out of date from line {line} on: `cargo xtask fix` writes it")))
         }
     }
 }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_is_fresh_only_when_every_byte_is() {
+    fn changed_byte_makes_document_stale() {
         assert!(compare("a.md", Some("one\ntwo\n"), "one\ntwo\n").is_ok());
         assert!(compare("a.md", None, "one\n").is_err());
         let stale = compare("a.md", Some("one\nold\n"), "one\nnew\n").unwrap_err();
@@ -147,15 +147,15 @@ mod tests {
     }
 
     #[test]
-    fn a_document_without_its_generator_is_noticed() {
+    fn document_without_generator_is_reported() {
         let root = std::env::temp_dir().join(format!("tenure-xtask-{}", std::process::id()));
         std::fs::create_dir_all(&root).unwrap();
         let generator = Generator { path: "out.md", source: "made_by.rs" };
-        assert_eq!(generator.standing(&root), Standing::NotYet);
+        assert_eq!(generator.state(&root), GeneratorState::NotYet);
         std::fs::write(root.join("out.md"), "").unwrap();
-        assert_eq!(generator.standing(&root), Standing::Orphan);
+        assert_eq!(generator.state(&root), GeneratorState::Orphan);
         std::fs::write(root.join("made_by.rs"), "").unwrap();
-        assert_eq!(generator.standing(&root), Standing::Ready);
+        assert_eq!(generator.state(&root), GeneratorState::Ready);
         std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -1,8 +1,8 @@
 //! The project's own commands: `cargo xtask check` and its siblings.
 //!
-//! Written with std alone and depending on nothing of ours, so that it builds in a second and works while
+//! Written with std alone and without a dependency on another crate of the workspace, so that it builds in a second and works while
 //! everything else is broken.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks to its user")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command prints to its user")]
 
 mod bench;
 mod check;
@@ -31,14 +31,14 @@ usage: cargo xtask COMMAND
   check          everything a change must pass; never writes to the tree
                  --without redis leaves out the tests that need a redis-server
   tidy           the first step of check: the rules of the tree, in a second, and what the ratchets still count
-  tidy PATH      every breach of a ratchet in the files whose paths begin so, and how dense comments are
+  tidy PATH      every breach of a ratchet in the files below PATH, and the density of comments
   tidy --lower   write the numbers of xtask/tidy_baseline.txt as they are now
   fix            format, apply clippy's suggestions, regenerate documents
-  broken-rules   one step of check: each rule is broken on purpose, and has to be found
+  broken-rules   one step of check: each rule is broken on purpose, and a checker must report it
   etcd-matrix    what depends on etcd's version, on etcd 3.4, 3.5, 3.6 and 3.7
   least-privilege  the tests of the CLI on etcd with authentication and one user with one grant
-  sim --seeds N  plays N days in worlds full of faults, and names the seeds that broke a promise
-  sim SEED       tells the story of one seed, the same to the byte every time
+  sim --seeds N  runs N simulated days full of faults, and lists the seeds that violate an invariant
+  sim SEED       prints the history of one seed, the same to the byte every time
   nemesis [--minutes M] [--store etcd|file] [--against plain|etcdctl|RULE] [--record]
                  real processes on a real store while faults hit them; on both stores unless one is named.
                  --record keeps the figures for the table in docs/guarantees.md
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         ["tidy", "--lower"] => tidy::lower(),
         ["tidy", path] => tidy::list(path),
         ["fix"] => fix::fix(),
-        ["broken-rules"] => sabotage::check().and_then(|run| run.verdict()),
+        ["broken-rules"] => sabotage::check().and_then(|run| run.result()),
         ["etcd-matrix"] => etcd::matrix(),
         ["least-privilege"] => etcd::least_privilege(),
         ["sim", rest @ ..] => sim::sim(rest),

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::shell::Failure;
+use crate::shell::XtaskError;
 
 /// Where the list is kept.
 pub(crate) const DOCUMENT: &str = "docs/modules.md";
 
 /// The list, as the sources are now. Test modules are left out.
-pub(crate) fn list(root: &Path) -> Result<String, Failure> {
+pub(crate) fn list(root: &Path) -> Result<String, XtaskError> {
     let crates = root.join("crates");
     let mut sources = BTreeMap::new();
     collect(&crates, "", &mut sources)
-        .map_err(|error| Failure(format!("{} cannot be read: {error}", crates.display())))?;
+        .map_err(|error| XtaskError(format!("{} cannot be read: {error}", crates.display())))?;
     Ok(document(&sources))
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::shell::{Failure, cargo, root, target};
+use crate::shell::{XtaskError, cargo, root, target};
 use list::Mutant;
 pub(crate) use list::parse;
 
@@ -22,12 +22,12 @@ pub(crate) const LIST: &str = "xtask/mutants.toml";
 /// hang is detected by this limit.
 const ONE_MAX: Duration = Duration::from_secs(600);
 
-/// How often a running mutant is looked at.
+/// How often the runner polls a running mutant.
 const POLL: Duration = Duration::from_millis(200);
 
-/// What came of a mutant.
+/// The result of a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Verdict {
+enum MutantResult {
     /// A named test failed.
     Killed,
     /// The named tests did not end in time.
@@ -49,15 +49,15 @@ struct Options {
     minutes: Option<u64>,
 }
 
-/// Runs the listed mutants and prints what came of them.
-pub(crate) fn mutants(args: &[&str]) -> Result<(), Failure> {
+/// Runs the listed mutants and prints their results.
+pub(crate) fn mutants(args: &[&str]) -> Result<(), XtaskError> {
     let options = options(args)?;
     let root = root();
     let text =
-        std::fs::read_to_string(root.join(LIST)).map_err(|error| Failure(format!("{LIST}: {error}")))?;
-    let mut mutants = parse(&text).map_err(|error| Failure(format!("{LIST}: {error}")))?;
+        std::fs::read_to_string(root.join(LIST)).map_err(|error| XtaskError(format!("{LIST}: {error}")))?;
+    let mut mutants = parse(&text).map_err(|error| XtaskError(format!("{LIST}: {error}")))?;
     if let Some(missing) = options.only.iter().find(|id| mutants.iter().all(|mutant| mutant.id != **id)) {
-        return Err(Failure(format!("{LIST} has no mutant '{missing}'")));
+        return Err(XtaskError(format!("{LIST} has no mutant '{missing}'")));
     }
     mutants.retain(|mutant| options.only.is_empty() || options.only.contains(&mutant.id));
     let scratch = Scratch::new(&root, &target().join("mutants"))?;
@@ -66,9 +66,9 @@ pub(crate) fn mutants(args: &[&str]) -> Result<(), Failure> {
     for mutant in &mutants {
         let verdict = if mutant.equivalent.is_some() {
             scratch.check(mutant)?;
-            Verdict::Equivalent
+            MutantResult::Equivalent
         } else if until.is_some_and(|until| Instant::now() >= until) {
-            Verdict::Skipped
+            MutantResult::Skipped
         } else {
             println!("   {} {}", mutant.id, mutant.about);
             scratch.judge(mutant, until.map_or(ONE_MAX, |until| ONE_MAX.min(until - Instant::now())))?
@@ -76,24 +76,28 @@ pub(crate) fn mutants(args: &[&str]) -> Result<(), Failure> {
         verdicts.push((mutant, verdict));
     }
     print!("\n{}", table(&verdicts));
-    let is_bad = |verdict: &Verdict| matches!(verdict, Verdict::Survived | Verdict::Broken(_));
+    let is_bad = |verdict: &MutantResult| matches!(verdict, MutantResult::Survived | MutantResult::Broken(_));
     let bad = verdicts.iter().filter(|(_, verdict)| is_bad(verdict)).count();
-    if bad == 0 { Ok(()) } else { Err(Failure(format!("{bad} mutants survived or are broken"))) }
+    if bad == 0 { Ok(()) } else { Err(XtaskError(format!("{bad} mutants survived or are broken"))) }
 }
 
-fn options(args: &[&str]) -> Result<Options, Failure> {
+fn options(args: &[&str]) -> Result<Options, XtaskError> {
     let mut options = Options::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        let value = args.next().ok_or_else(|| Failure(format!("`{arg}` needs a value")))?;
+        let value = args.next().ok_or_else(|| XtaskError(format!("`{arg}` needs a value")))?;
         match *arg {
             "--only" => options.only.push((*value).to_owned()),
             "--minutes" => {
                 let minutes =
-                    value.parse().map_err(|_| Failure(format!("`{value}` is no number of minutes")))?;
+                    value.parse().map_err(|_| XtaskError(format!("`{value}` is no number of minutes")))?;
                 options.minutes = Some(minutes);
             }
-            _ => return Err(Failure(format!("unknown option `{arg}`; there are --only ID and --minutes N"))),
+            _ => {
+                return Err(XtaskError(format!(
+                    "unknown option `{arg}`; there are --only ID and --minutes N"
+                )));
+            }
         }
     }
     Ok(options)
@@ -107,11 +111,11 @@ struct Scratch {
 
 impl Scratch {
     /// Copies the files that git tracks, as they are in the working tree.
-    fn new(root: &Path, folder: &Path) -> Result<Scratch, Failure> {
+    fn new(root: &Path, folder: &Path) -> Result<Scratch, XtaskError> {
         let tree = folder.join("tree");
         let _ = std::fs::remove_dir_all(&tree);
         let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output();
-        let listed = listed.map_err(|error| Failure(format!("git ls-files: {error}")))?;
+        let listed = listed.map_err(|error| XtaskError(format!("git ls-files: {error}")))?;
         for name in String::from_utf8_lossy(&listed.stdout).split_terminator('\0') {
             let (from, to) = (root.join(name), tree.join(name));
             // A file that was deleted and not committed is not part of the tree.
@@ -123,16 +127,16 @@ impl Scratch {
     }
 
     /// The text of a mutant's file, and the same with the change.
-    fn check(&self, mutant: &Mutant) -> Result<(String, String), Failure> {
+    fn check(&self, mutant: &Mutant) -> Result<(String, String), XtaskError> {
         let path = self.tree.join(&mutant.file);
-        let wrong = |why: String| Failure(format!("mutant {}: {}: {why}", mutant.id, mutant.file));
+        let wrong = |why: String| XtaskError(format!("mutant {}: {}: {why}", mutant.id, mutant.file));
         let text = std::fs::read_to_string(&path).map_err(|error| wrong(error.to_string()))?;
         let changed = mutant.apply(&text).map_err(wrong)?;
         Ok((text, changed))
     }
 
     /// Applies a mutant, runs its tests, and undoes it.
-    fn judge(&self, mutant: &Mutant, within: Duration) -> Result<Verdict, Failure> {
+    fn judge(&self, mutant: &Mutant, within: Duration) -> Result<MutantResult, XtaskError> {
         let path = self.tree.join(&mutant.file);
         let (text, changed) = self.check(mutant)?;
         write(&path, &changed)?;
@@ -141,7 +145,7 @@ impl Scratch {
         verdict
     }
 
-    fn run(&self, mutant: &Mutant, within: Duration) -> Result<Verdict, Failure> {
+    fn run(&self, mutant: &Mutant, within: Duration) -> Result<MutantResult, XtaskError> {
         let deadline = Instant::now() + within;
         let log = self.target.with_extension(format!("{}.log", mutant.id));
         let nextest = |more: &[&str]| {
@@ -156,16 +160,16 @@ impl Scratch {
         // A mutant that does not build is no mutant, so building comes first and has its own answer.
         match wait(nextest(&["--no-run"]), &log, deadline)? {
             Some(true) => {}
-            Some(false) => return Ok(Verdict::Broken(format!("does not build, see {}", log.display()))),
-            None => return Ok(Verdict::Skipped),
+            Some(false) => return Ok(MutantResult::Broken(format!("does not build, see {}", log.display()))),
+            None => return Ok(MutantResult::Skipped),
         }
         let run = nextest(&["--no-fail-fast", "--retries", "0", "--no-tests", "fail", "-E", &mutant.tests]);
         match wait(run, &log, deadline)? {
-            None => Ok(Verdict::TimedOut),
-            Some(true) => Ok(Verdict::Survived),
+            None => Ok(MutantResult::TimedOut),
+            Some(true) => Ok(MutantResult::Survived),
             Some(false) => {
                 let text = std::fs::read_to_string(&log).unwrap_or_default();
-                Ok(verdict_of_failure(&text, &log))
+                Ok(result_of_failure(&text, &log))
             }
         }
     }
@@ -179,20 +183,20 @@ fn packages_of(filter: &str) -> Vec<&str> {
 }
 
 /// What a failed run means: only a test that failed kills a mutant, not a filter that selects nothing or cannot be read.
-fn verdict_of_failure(log: &str, path: &Path) -> Verdict {
+fn result_of_failure(log: &str, path: &Path) -> MutantResult {
     let has_failed_test = log.lines().any(|line| {
         ["FAIL", "TIMEOUT", "SIGABRT", "SIGSEGV"].iter().any(|word| line.trim_start().starts_with(word))
     });
     if has_failed_test {
-        Verdict::Killed
+        MutantResult::Killed
     } else {
-        Verdict::Broken(format!("no test ran, see {}", path.display()))
+        MutantResult::Broken(format!("no test ran, see {}", path.display()))
     }
 }
 
 /// Runs a command with its output in a file. None if it did not end in time.
-fn wait(mut command: Command, log: &Path, deadline: Instant) -> Result<Option<bool>, Failure> {
-    let cannot = |error: std::io::Error| Failure(format!("{}: {error}", log.display()));
+fn wait(mut command: Command, log: &Path, deadline: Instant) -> Result<Option<bool>, XtaskError> {
+    let cannot = |error: std::io::Error| XtaskError(format!("{}: {error}", log.display()));
     std::fs::create_dir_all(log.parent().unwrap_or(Path::new("."))).map_err(cannot)?;
     let file = std::fs::File::create(log).map_err(cannot)?;
     let other = file.try_clone().map_err(cannot)?;
@@ -223,8 +227,8 @@ fn stop(child: &mut Child) {
     let _ = child.wait();
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
-    let cannot = |error| Failure(format!("{} cannot be copied: {error}", from.display()));
+fn copy(from: &Path, to: &Path) -> Result<(), XtaskError> {
+    let cannot = |error| XtaskError(format!("{} cannot be copied: {error}", from.display()));
     std::fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).map_err(cannot)?;
     std::fs::copy(from, to).map(drop).map_err(cannot)?;
     // Cargo builds what is newer than its output; a copy that keeps its age lets it build only the change.
@@ -233,30 +237,30 @@ fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
     file.set_modified(modified).map_err(cannot)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|error| Failure(format!("{}: {error}", path.display())))
+fn write(path: &Path, text: &str) -> Result<(), XtaskError> {
+    std::fs::write(path, text).map_err(|error| XtaskError(format!("{}: {error}", path.display())))
 }
 
-fn table(verdicts: &[(&Mutant, Verdict)]) -> String {
+fn table(verdicts: &[(&Mutant, MutantResult)]) -> String {
     let mut table = "| mutant | verdict | change |\n|---|---|---|\n".to_owned();
     for (mutant, verdict) in verdicts {
         let shown = match verdict {
-            Verdict::Killed => "killed".to_owned(),
-            Verdict::TimedOut => "killed (time limit)".to_owned(),
-            Verdict::Survived => "SURVIVED".to_owned(),
-            Verdict::Equivalent => {
+            MutantResult::Killed => "killed".to_owned(),
+            MutantResult::TimedOut => "killed (time limit)".to_owned(),
+            MutantResult::Survived => "SURVIVED".to_owned(),
+            MutantResult::Equivalent => {
                 format!("equivalent: {}", mutant.equivalent.as_deref().unwrap_or_default())
             }
-            Verdict::Broken(why) => format!("BROKEN: {why}"),
-            Verdict::Skipped => "not run".to_owned(),
+            MutantResult::Broken(why) => format!("BROKEN: {why}"),
+            MutantResult::Skipped => "not run".to_owned(),
         };
         // Writing into a string cannot fail.
         let _ = writeln!(table, "| {} | {shown} | {} |", mutant.id, mutant.about);
     }
-    let count = |is: fn(&Verdict) -> bool| verdicts.iter().filter(|(_, verdict)| is(verdict)).count();
-    let killed = count(|verdict| matches!(verdict, Verdict::Killed | Verdict::TimedOut));
-    let equivalent = count(|verdict| *verdict == Verdict::Equivalent);
-    let skipped = count(|verdict| *verdict == Verdict::Skipped);
+    let count = |is: fn(&MutantResult) -> bool| verdicts.iter().filter(|(_, verdict)| is(verdict)).count();
+    let killed = count(|verdict| matches!(verdict, MutantResult::Killed | MutantResult::TimedOut));
+    let equivalent = count(|verdict| *verdict == MutantResult::Equivalent);
+    let skipped = count(|verdict| *verdict == MutantResult::Skipped);
     let all = verdicts.len();
     let _ = writeln!(
         table,

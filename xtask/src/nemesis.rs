@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::sabotage;
-use crate::shell::{Failure, cargo, root, run};
+use crate::shell::{XtaskError, cargo, root, run};
 
 /// Where figures are kept, as lines `key = value`.
 const RESULTS: &str = "docs/results";
@@ -12,12 +12,12 @@ const RESULTS: &str = "docs/results";
 /// The document with the table.
 pub(crate) const DOCUMENT: &str = "docs/guarantees.md";
 
-/// The table stands between these.
+/// The markers before and after the table.
 const BEGIN: &str = "<!-- written from docs/results by `cargo xtask fix` -->\n";
 const END: &str = "<!-- until here -->\n";
 
 /// Runs the rig, optimised and with backtraces; on both stores unless one is named.
-pub(crate) fn nemesis(args: &[&str]) -> Result<(), Failure> {
+pub(crate) fn nemesis(args: &[&str]) -> Result<(), XtaskError> {
     let stores: &[&str] =
         if args.iter().any(|arg| ["--store", "--against"].contains(arg)) { &[] } else { &["etcd", "file"] };
     let folder = root().join(RESULTS);
@@ -26,7 +26,7 @@ pub(crate) fn nemesis(args: &[&str]) -> Result<(), Failure> {
         words.push((*arg).to_owned());
         if *arg == "--record" {
             std::fs::create_dir_all(&folder)
-                .map_err(|error| Failure(format!("{RESULTS} cannot be made: {error}")))?;
+                .map_err(|error| XtaskError(format!("{RESULTS} cannot be made: {error}")))?;
             words.push(folder.display().to_string());
         }
     }
@@ -48,16 +48,17 @@ fn breaks_a_rule(args: &[&str]) -> bool {
 }
 
 /// The table of all results that were kept.
-pub(crate) fn table(root: &Path) -> Result<String, Failure> {
+pub(crate) fn table(root: &Path) -> Result<String, XtaskError> {
     let folder = root.join(RESULTS);
     let mut rows = Vec::new();
-    let entries = std::fs::read_dir(&folder).map_err(|error| Failure(format!("{RESULTS}: {error}")))?;
+    let entries = std::fs::read_dir(&folder).map_err(|error| XtaskError(format!("{RESULTS}: {error}")))?;
     for entry in entries {
-        let path = entry.map_err(|error| Failure(format!("{RESULTS}: {error}")))?.path();
+        let path = entry.map_err(|error| XtaskError(format!("{RESULTS}: {error}")))?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         if name.starts_with("nemesis-") {
-            let text = std::fs::read_to_string(&path).map_err(|error| Failure(format!("{name}: {error}")))?;
-            rows.push(row(&text).map_err(|key| Failure(format!("{name} has no {key}")))?);
+            let text =
+                std::fs::read_to_string(&path).map_err(|error| XtaskError(format!("{name}: {error}")))?;
+            rows.push(row(&text).map_err(|key| XtaskError(format!("{name} has no {key}")))?);
         }
     }
     rows.sort();
@@ -70,13 +71,13 @@ pub(crate) fn table(root: &Path) -> Result<String, Failure> {
     Ok(table)
 }
 
-/// One row, and where it belongs: ours first.
+/// One row and its sort key: Tenure first.
 fn row(text: &str) -> Result<((bool, String), String), &'static str> {
     let lines = text.lines().filter_map(|line| line.split_once(" = "));
     let values: BTreeMap<&str, &str> = lines.collect();
     let value = |key: &'static str| values.get(key).copied().ok_or(key);
     let (lock, store) = (value("lock")?, value("store")?);
-    let who = match lock {
+    let subject = match lock {
         "tenure" => "Tenure, with all other work beside it".to_owned(),
         "plain" => "a key with a lease, and nothing else (must be found)".to_owned(),
         "etcdctl" => "`etcdctl lock` with a command".to_owned(),
@@ -88,7 +89,7 @@ fn row(text: &str) -> Result<((bool, String), String), &'static str> {
         .collect();
     let kinds = if kinds.is_empty() { String::new() } else { format!(": {}", kinds.join(", ")) };
     let row = format!(
-        "| {who} | {store} | {} | {} | {} | {}{kinds} |\n",
+        "| {subject} | {store} | {} | {} | {} | {}{kinds} |\n",
         value("minutes")?,
         value("faults")?,
         value("operations")?,
@@ -98,8 +99,8 @@ fn row(text: &str) -> Result<((bool, String), String), &'static str> {
 }
 
 /// The document with this table in its place.
-pub(crate) fn with_table(document: &str, table: &str) -> Result<String, Failure> {
-    let missing = || Failure(format!("{DOCUMENT} has no place for the table: {BEGIN}"));
+pub(crate) fn with_table(document: &str, table: &str) -> Result<String, XtaskError> {
+    let missing = || XtaskError(format!("{DOCUMENT} has no place for the table: {BEGIN}"));
     let (before, rest) = document.split_once(BEGIN).ok_or_else(missing)?;
     let (_, after) = rest.split_once(END).ok_or_else(missing)?;
     Ok(format!("{before}{BEGIN}\n{table}\n{END}{after}"))
@@ -112,7 +113,7 @@ mod tests {
     const RESULT: &str = "run = etcd\nstore = etcd\nlock = tenure\nminutes = 10.0\nfaults = 300\noperations = 20000\nviolations = 0\n";
 
     #[test]
-    fn only_a_rule_needs_a_build_in_which_rules_can_be_broken() {
+    fn only_rule_runs_require_a_sabotage_build() {
         assert!(breaks_a_rule(&["--minutes", "1", "--against", "OwnPlace"]));
         for other in ["tenure", "plain", "etcdctl"] {
             assert!(!breaks_a_rule(&["--against", other, "--minutes", "1"]), "{other}");
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_a_row_and_ours_come_first() {
+    fn results_become_rows_with_tenure_first() {
         let (ours, text) = row(RESULT).unwrap();
         assert_eq!(text, "| Tenure, with all other work beside it | etcd | 10.0 | 300 | 20000 | 0 |\n");
         let found = format!("{}violated one holder = 3\n", RESULT.replace("tenure", "plain"));
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_takes_the_place_of_the_old_one() {
+    fn new_table_replaces_old_one() {
         let document = format!("a\n{BEGIN}old\n{END}b\n");
         let fresh = with_table(&document, "new\n").unwrap();
         assert_eq!(fresh, format!("a\n{BEGIN}\nnew\n\n{END}b\n"));
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_in_the_guarantees_is_the_one_that_was_recorded() {
+    fn guarantees_show_the_recorded_table() {
         let kept = std::fs::read_to_string(root().join(DOCUMENT)).unwrap();
         let fresh = with_table(&kept, &table(&root()).unwrap()).unwrap();
         assert_eq!(kept, fresh, "`cargo xtask fix` writes it");

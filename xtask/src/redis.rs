@@ -9,36 +9,36 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::shell::{Failure, answers, output, run};
+use crate::shell::{XtaskError, output, run, succeeds};
 
 /// The name of the package in Debian and its descendants.
 const PACKAGE: &str = "redis-server";
 
-/// The file that invoke-rc.d and systemd's counterpart ask before they start a service.
+/// The file that invoke-rc.d and systemd's counterpart run before they start a service.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// Makes sure that there is a Redis, and says which.
-pub(crate) fn ensure() -> Result<(), Failure> {
+/// Ensures that there is a Redis, and prints its path and version.
+pub(crate) fn ensure() -> Result<(), XtaskError> {
     if let Some(path) = std::env::var_os("TENURE_REDIS_BIN") {
-        return said(&PathBuf::from(path));
+        return print_version(&PathBuf::from(path));
     }
     if let Some(path) = on_path() {
-        return said(&path);
+        return print_version(&path);
     }
     if !may_install() || !install() {
         return Err(missing());
     }
-    said(&on_path().ok_or_else(missing)?)
+    print_version(&on_path().ok_or_else(missing)?)
 }
 
 /// One line: the package, the variable, the switch.
-fn missing() -> Failure {
-    Failure(format!(
+fn missing() -> XtaskError {
+    XtaskError(format!(
         "no redis-server: install the package {PACKAGE}, set TENURE_REDIS_BIN, or run `cargo xtask check --without redis`"
     ))
 }
 
-fn said(binary: &Path) -> Result<(), Failure> {
+fn print_version(binary: &Path) -> Result<(), XtaskError> {
     let version = output(Command::new(binary).arg("--version"))?;
     println!("   {}: {}", binary.display(), version.trim());
     Ok(())
@@ -49,22 +49,22 @@ fn on_path() -> Option<PathBuf> {
     std::env::split_paths(&paths).map(|folder| folder.join("redis-server")).find(|path| path.is_file())
 }
 
-/// Only root may, and only where apt-get is the way to do it.
+/// Whether this user is root and the host has apt-get.
 fn may_install() -> bool {
     let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
-    is_root && answers(Command::new("apt-get").arg("--version"))
+    is_root && succeeds(Command::new("apt-get").arg("--version"))
 }
 
 fn install() -> bool {
     let _quiet = NoServices::begin();
-    // A fresh machine has no list of packages yet; others need not ask for one.
+    // A fresh host has no list of packages yet; on others the first attempt succeeds without an update.
     run(&mut apt_get(&["install"])).is_ok()
         || (run(&mut apt_get(&["update"])).is_ok() && run(&mut apt_get(&["install"])).is_ok())
 }
 
 fn apt_get(args: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
-    // Somebody else may be installing something just now.
+    // Another process may hold the lock of dpkg.
     command.args(["--quiet", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=60"]).args(args);
     if args == ["install"] {
         command.arg(PACKAGE);
@@ -92,7 +92,7 @@ impl NoServices {
 impl Drop for NoServices {
     fn drop(&mut self) {
         if self.is_ours {
-            // If it cannot be removed, the next installation starts no service either: nothing breaks, somebody may wonder.
+            // If it cannot be removed, the next installation starts no service either: nothing breaks.
             let _ = fs::remove_file(POLICY);
         }
     }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_redis_is_said_in_one_line_with_the_package_and_the_switch() {
+    fn missing_redis_names_package_and_switch() {
         let line = missing().to_string();
         assert_eq!(line.lines().count(), 1);
         for word in ["redis-server", "TENURE_REDIS_BIN", "cargo xtask check --without redis"] {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_package_is_named_only_where_it_is_installed() {
+    fn redis_package_is_named_only_for_install() {
         let args = |command: Command| -> Vec<String> {
             command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect()
         };

@@ -4,10 +4,10 @@
 
 use std::process::Command;
 
-use crate::shell::{Failure, answers, cargo, output, root, run, target};
+use crate::shell::{XtaskError, cargo, output, root, run, succeeds, target};
 use crate::tidy;
 
-/// Files without which no user may use a package, or knows what it is.
+/// Files that every package needs: the licences and the README.
 const NEEDED: [&str; 4] = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
 /// Everything else that a package may have: sources and examples, and what cargo adds. Tests and fuzz corpora are larger than the sources.
@@ -17,7 +17,7 @@ const ALLOWED: [&str; 5] = ["src/", "examples/", "Cargo.lock", "Cargo.toml.orig"
 const BINARY_BYTES_MAX: u64 = 20_000_000;
 
 /// Runs every step and stops at the first that fails.
-pub(crate) fn check() -> Result<(), Failure> {
+pub(crate) fn check() -> Result<(), XtaskError> {
     println!("\n── contents of the packages");
     for name in tidy::PUBLISHED {
         let listed = output(&mut cargo(&["package", "--list", "--locked", "--package", name]))?;
@@ -30,7 +30,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     run(&mut cargo(&["build", "--release", "--locked", "--package", "tenure-cli"]))?;
     let binary = target().join("release/tenure");
     let length = std::fs::metadata(&binary)
-        .map_err(|error| Failure(format!("{} cannot be read: {error}", binary.display())))?
+        .map_err(|error| XtaskError(format!("{} cannot be read: {error}", binary.display())))?
         .len();
     size(length)?;
     println!("\n── oldest supported Rust");
@@ -38,38 +38,42 @@ pub(crate) fn check() -> Result<(), Failure> {
 }
 
 /// Checks the list of a package's files.
-fn contents(name: &str, listed: &str) -> Result<(), Failure> {
+fn contents(name: &str, listed: &str) -> Result<(), XtaskError> {
     let files: Vec<&str> = listed.lines().collect();
     if let Some(missing) = NEEDED.iter().find(|needed| !files.contains(*needed)) {
-        return Err(Failure(format!("the package {name} has no {missing}")));
+        return Err(XtaskError(format!("the package {name} has no {missing}")));
     }
     let is_known =
         |file: &str| NEEDED.contains(&file) || ALLOWED.iter().any(|allowed| file.starts_with(allowed));
     if let Some(other) = files.iter().find(|file| !is_known(file)) {
-        return Err(Failure(format!("the package {name} contains {other}: see `include` in its manifest")));
+        return Err(XtaskError(format!(
+            "the package {name} contains {other}: see `include` in its manifest"
+        )));
     }
     println!("   {name}: {} files", files.len());
     Ok(())
 }
 
 /// Checks the length of the release binary.
-fn size(bytes: u64) -> Result<(), Failure> {
+fn size(bytes: u64) -> Result<(), XtaskError> {
     if bytes > BINARY_BYTES_MAX {
-        return Err(Failure(format!("the binary has {bytes} bytes, at most {BINARY_BYTES_MAX} are allowed")));
+        return Err(XtaskError(format!(
+            "the binary has {bytes} bytes, at most {BINARY_BYTES_MAX} are allowed"
+        )));
     }
     println!("   tenure: {bytes} bytes");
     Ok(())
 }
 
 /// Builds the published crates with the oldest supported Rust, if it is installed.
-fn oldest_rust(version: &str) -> Result<(), Failure> {
+fn oldest_rust(version: &str) -> Result<(), XtaskError> {
     // Without this variable newer versions of rustup would install the toolchain.
     let rustup = || {
         let mut command = Command::new("rustup");
         command.env("RUSTUP_AUTO_INSTALL", "0").args(["run", version, "cargo"]);
         command
     };
-    if !answers(rustup().arg("--version")) {
+    if !succeeds(rustup().arg("--version")) {
         println!(
             "   LEFT OUT: Rust {version} is not installed (`rustup toolchain install {version}`), so the crates were not built with it; \
              of `rust-version` only clippy's incompatible_msrv was applied, by `cargo xtask check`"

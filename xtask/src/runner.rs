@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use crate::check::Redis;
 use crate::sabotage;
-use crate::shell::{self, Failure, answers, cargo, target, tee};
+use crate::shell::{self, XtaskError, cargo, succeeds, target, tee};
 
-/// Which tests to run. All are chosen from one build of the whole workspace, so a choice costs no rebuild.
+/// Which tests to run. All are chosen from one build of the whole workspace, so a selection costs no rebuild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub(crate) enum TestSelection {
     /// Every test.
     All,
     /// What depends on the line of etcd: the conformance suite on it, the client's own tests, and those of locks, elections and TTL
@@ -23,69 +23,74 @@ pub(crate) enum Choice {
     Soak,
 }
 
-impl Choice {
+impl TestSelection {
     /// Whether tests of the command are among them.
     fn runs_the_command(self) -> bool {
         match self {
-            Choice::All | Choice::LeastPrivilege | Choice::Soak => true,
-            Choice::Etcd | Choice::BrokenRules => false,
+            TestSelection::All | TestSelection::LeastPrivilege | TestSelection::Soak => true,
+            TestSelection::Etcd | TestSelection::BrokenRules => false,
         }
     }
 }
 
-/// What a run counted.
+/// Passed and failed tests of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct TestCounts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
 }
 
 /// A finished run, failed or not.
 #[derive(Debug)]
-pub(crate) struct Run {
-    pub(crate) tally: Tally,
-    /// The runner's own last words.
+pub(crate) struct TestRun {
+    pub(crate) counts: TestCounts,
+    /// The closing lines of the runner.
     pub(crate) closing: Vec<String>,
     has_succeeded: bool,
 }
 
-impl Run {
-    /// A failure unless everything passed and there was something to pass.
-    pub(crate) fn verdict(&self) -> Result<(), Failure> {
-        match self.tally {
-            Tally { failed: 1.., .. } => Err(Failure(format!("tests failed: {}", self.tally))),
-            Tally { passed: 0, .. } => {
-                Err(Failure("no test was run: the names have changed, or the build failed".into()))
+impl TestRun {
+    /// An error unless all tests passed and at least one was run.
+    pub(crate) fn result(&self) -> Result<(), XtaskError> {
+        match self.counts {
+            TestCounts { failed: 1.., .. } => Err(XtaskError(format!("tests failed: {}", self.counts))),
+            TestCounts { passed: 0, .. } => {
+                Err(XtaskError("no test was run: the names have changed, or the build failed".into()))
             }
-            Tally { .. } if !self.has_succeeded => Err(Failure("the test runner failed".into())),
-            Tally { .. } => Ok(()),
+            TestCounts { .. } if !self.has_succeeded => Err(XtaskError("the test runner failed".into())),
+            TestCounts { .. } => Ok(()),
         }
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for TestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passed, {} failed", self.passed, self.failed)
     }
 }
 
 /// Runs the chosen tests, on another etcd if one is given, with more arguments for the runner.
-pub(crate) fn run(choice: Choice, etcd: Option<&Path>, more: &[&str]) -> Result<Run, Failure> {
-    let shipped = if choice.runs_the_command() { Some(shipped()?) } else { None };
-    let mut run = Run { tally: Tally::default(), closing: Vec::new(), has_succeeded: true };
-    for args in commands(choice, has_nextest()) {
-        let mut command = if choice == Choice::BrokenRules { sabotage::cargo(&args) } else { cargo(&args) };
-        if has_nextest() && choice != Choice::Soak {
+pub(crate) fn run(
+    selection: TestSelection,
+    etcd: Option<&Path>,
+    more: &[&str],
+) -> Result<TestRun, XtaskError> {
+    let shipped = if selection.runs_the_command() { Some(shipped()?) } else { None };
+    let mut run = TestRun { counts: TestCounts::default(), closing: Vec::new(), has_succeeded: true };
+    for args in commands(selection, has_nextest()) {
+        let mut command =
+            if selection == TestSelection::BrokenRules { sabotage::cargo(&args) } else { cargo(&args) };
+        if has_nextest() && selection != TestSelection::Soak {
             command.args(["--test-threads", &threads()]);
         }
         command.args(more);
         if let Some(etcd) = etcd {
             command.env("TENURE_ETCD_BIN", etcd);
         }
-        if choice == Choice::Soak {
+        if selection == TestSelection::Soak {
             command.env("TENURE_SOAK", "1");
         }
-        if choice == Choice::LeastPrivilege {
+        if selection == TestSelection::LeastPrivilege {
             command.env("TENURE_ETCD_GRANT", "/tenure/");
         }
         if let Some(shipped) = &shipped {
@@ -94,11 +99,11 @@ pub(crate) fn run(choice: Choice, etcd: Option<&Path>, more: &[&str]) -> Result<
         let (has_succeeded, text) = tee(&mut command)?;
         run.has_succeeded &= has_succeeded;
         for line in text.lines().filter(|line| is_closing(line)) {
-            let tally = count(line);
-            run.tally.passed += tally.passed;
-            run.tally.failed += tally.failed;
-            // `cargo test` says a line per binary, most of them about no test at all.
-            if tally != Tally::default() {
+            let counts = count(line);
+            run.counts.passed += counts.passed;
+            run.counts.failed += counts.failed;
+            // `cargo test` prints a line per binary, most of them with no test at all.
+            if counts != TestCounts::default() {
                 run.closing.push(line.trim().to_owned());
             }
         }
@@ -107,13 +112,17 @@ pub(crate) fn run(choice: Choice, etcd: Option<&Path>, more: &[&str]) -> Result<
 }
 
 /// The command as users get it: with its own features, and without those that other crates of the workspace and all tests turn on in
-/// the build of the tests (`testing`, `conformance` and `redis` of tenure, `test-util` of tokio, whose clock is another).
-pub(crate) fn shipped() -> Result<PathBuf, Failure> {
+/// the build of the tests (`testing`, `conformance` and `redis` of tenure, `test-util` of tokio, which replaces its clock).
+pub(crate) fn shipped() -> Result<PathBuf, XtaskError> {
     let mut command = cargo(&["build", "--package", "tenure-cli", "--locked"]);
     shell::apart(&mut command, "ship");
     shell::run(&mut command)?;
     let path = target().join("ship/debug/tenure");
-    if path.is_file() { Ok(path) } else { Err(Failure(format!("the command is not at {}", path.display()))) }
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(XtaskError(format!("the command is not at {}", path.display())))
+    }
 }
 
 /// What leaves out the tests with `redis` in their names, or nothing.
@@ -127,14 +136,14 @@ pub(crate) fn without_redis(redis: Redis) -> &'static [&'static str] {
 
 /// Whether cargo-nextest is installed.
 pub(crate) fn has_nextest() -> bool {
-    answers(&mut cargo(&["nextest", "--version"]))
+    succeeds(&mut cargo(&["nextest", "--version"]))
 }
 
-/// What is tried on every line of etcd. The claims on the embedded engines and on Redis are the same on all of them.
+/// The tests for every line of etcd. Those on the embedded engines and on Redis do not depend on it.
 const ON_ETCD: &str = "test(etcd_conformance) | package(tenure-etcd) \
     | package(tenure) & test(/^(lock|election|faults|ttl)::/) & not test(/::on_memory$|on_a_file$|redis/)";
 
-/// The same for `cargo test`, which chooses by parts of names.
+/// The same for `cargo test`, which selects by parts of names.
 const ON_ETCD_PLAIN: &[&str] = &[
     "--",
     "etcd_conformance",
@@ -158,25 +167,27 @@ fn threads() -> String {
     (2 * processors).to_string()
 }
 
-fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
+fn commands(selection: TestSelection, has_nextest: bool) -> Vec<Vec<&'static str>> {
     let scope = ["--workspace", "--all-features", "--locked"];
     let with = |command: &[&'static str], more: &[&'static str]| [command, &scope, more].concat();
     if has_nextest {
         let command = ["nextest", "run"];
-        return vec![match choice {
-            Choice::All => with(&command, &[]),
-            Choice::Etcd => with(&command, &["-E", ON_ETCD]),
-            Choice::LeastPrivilege => with(&command, &["-E", "package(tenure-cli) & binary(it)"]),
-            Choice::BrokenRules => [&command[..], &BREAKING, &["-E", "test(/^broken_rules::/)"]].concat(),
-            Choice::Soak => with(&command, &["--profile", "soak", "-E", "test(soak)"]),
+        return vec![match selection {
+            TestSelection::All => with(&command, &[]),
+            TestSelection::Etcd => with(&command, &["-E", ON_ETCD]),
+            TestSelection::LeastPrivilege => with(&command, &["-E", "package(tenure-cli) & binary(it)"]),
+            TestSelection::BrokenRules => {
+                [&command[..], &BREAKING, &["-E", "test(/^broken_rules::/)"]].concat()
+            }
+            TestSelection::Soak => with(&command, &["--profile", "soak", "-E", "test(soak)"]),
         }];
     }
     // `--tests` leaves the examples in the documentation to a step of their own.
     let command = ["test", "--tests", "--no-fail-fast"];
-    match choice {
+    match selection {
         // Some tests run the example programs, which `--tests` does not build.
-        Choice::All => vec![with(&["build", "--examples"], &[]), with(&command, &[])],
-        Choice::Etcd => vec![
+        TestSelection::All => vec![with(&["build", "--examples"], &[]), with(&command, &[])],
+        TestSelection::Etcd => vec![
             [&command[..], &["--package", "tenure", "--all-features", "--locked"], ON_ETCD_PLAIN].concat(),
             vec![
                 "test",
@@ -188,7 +199,7 @@ fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
                 "--locked",
             ],
         ],
-        Choice::LeastPrivilege => vec![vec![
+        TestSelection::LeastPrivilege => vec![vec![
             "test",
             "--no-fail-fast",
             "--package",
@@ -198,32 +209,32 @@ fn commands(choice: Choice, has_nextest: bool) -> Vec<Vec<&'static str>> {
             "--all-features",
             "--locked",
         ]],
-        Choice::BrokenRules => {
+        TestSelection::BrokenRules => {
             vec![[&command[..1], &command[2..], &BREAKING, &["--", "broken_rules::"]].concat()]
         }
-        Choice::Soak => vec![with(&command, &["--", "soak"])],
+        TestSelection::Soak => vec![with(&command, &["--", "soak"])],
     }
 }
 
-/// `Summary [  7.0s] 37 tests run: …` of nextest, `test result: …` of cargo test. Where nextest shows what a test has said, that is
+/// `Summary [  7.0s] 37 tests run: …` of nextest, `test result: …` of cargo test. Where nextest shows the output of a test, that is
 /// indented, and already counted.
 fn is_closing(line: &str) -> bool {
     line.trim_start().starts_with("Summary [") || line.starts_with("test result:")
 }
 
-fn count(line: &str) -> Tally {
+fn count(line: &str) -> TestCounts {
     let words: Vec<&str> = line.split([' ', ',', ';', '.']).filter(|word| !word.is_empty()).collect();
-    let mut tally = Tally::default();
+    let mut counts = TestCounts::default();
     for pair in words.windows(2) {
         let Ok(number) = pair[0].parse::<u64>() else { continue };
         match pair[1] {
-            "passed" => tally.passed += number,
-            // nextest also says `timed out` and `exec failed`.
-            "failed" | "timed" | "exec" => tally.failed += number,
+            "passed" => counts.passed += number,
+            // nextest also prints `timed out` and `exec failed`.
+            "failed" | "timed" | "exec" => counts.failed += number,
             _ => {}
         }
     }
-    tally
+    counts
 }
 
 #[cfg(test)]
@@ -232,12 +243,12 @@ mod tests {
 
     fn counted(line: &str) -> (u64, u64) {
         assert!(is_closing(line), "{line}");
-        let tally = count(line);
-        (tally.passed, tally.failed)
+        let counts = count(line);
+        (counts.passed, counts.failed)
     }
 
     #[test]
-    fn the_closing_lines_of_both_runners_are_counted() {
+    fn closing_lines_of_both_runners_are_counted() {
         assert_eq!(counted("     Summary [   7.081s] 37 tests run: 37 passed, 0 skipped"), (37, 0));
         assert_eq!(
             counted("Summary [ 1.6s] 12/37 tests run: 11 passed (2 slow, 1 leaky), 1 failed, 0 skipped"),
@@ -260,15 +271,15 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_tests_is_a_failure() {
-        let run = |passed, failed, has_succeeded| Run {
-            tally: Tally { passed, failed },
+    fn run_without_tests_fails() {
+        let run = |passed, failed, has_succeeded| TestRun {
+            counts: TestCounts { passed, failed },
             closing: Vec::new(),
             has_succeeded,
         };
-        assert!(run(0, 0, true).verdict().is_err());
-        assert!(run(5, 1, false).verdict().is_err());
-        assert!(run(5, 0, false).verdict().is_err());
-        assert!(run(5, 0, true).verdict().is_ok());
+        assert!(run(0, 0, true).result().is_err());
+        assert!(run(5, 1, false).result().is_err());
+        assert!(run(5, 0, false).result().is_err());
+        assert!(run(5, 0, true).result().is_ok());
     }
 }

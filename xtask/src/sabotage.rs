@@ -7,8 +7,8 @@
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
-use crate::runner::{self, Choice, Run};
-use crate::shell::{self, Failure, root};
+use crate::runner::{self, TestRun, TestSelection};
+use crate::shell::{self, XtaskError, root};
 
 /// Makes this program the wrapper. The value is the wrapper that the environment named before, or empty.
 const INNER: &str = "TENURE_XTASK_INNER_WRAPPER";
@@ -44,22 +44,22 @@ pub(crate) fn compile() -> Option<ExitCode> {
 }
 
 /// Breaks each rule, and requires that every test of that was run: without the cfg there are none, and nothing would fail.
-pub(crate) fn check() -> Result<Run, Failure> {
-    let expected = TESTS.iter().map(|path| tests_in(path)).sum::<Result<u64, Failure>>()?;
-    let run = runner::run(Choice::BrokenRules, None, &[])?;
-    let run_now = run.tally.passed + run.tally.failed;
+pub(crate) fn check() -> Result<TestRun, XtaskError> {
+    let expected = TESTS.iter().map(|path| tests_in(path)).sum::<Result<u64, XtaskError>>()?;
+    let run = runner::run(TestSelection::BrokenRules, None, &[])?;
+    let run_now = run.counts.passed + run.counts.failed;
     if run_now == expected {
         return Ok(run);
     }
-    Err(Failure(format!("{run_now} tests of broken rules were run, and there are {expected}")))
+    Err(XtaskError(format!("{run_now} tests of broken rules were run, and there are {expected}")))
 }
 
 /// How many tests a file has.
-fn tests_in(path: &str) -> Result<u64, Failure> {
+fn tests_in(path: &str) -> Result<u64, XtaskError> {
     let text = std::fs::read_to_string(root().join(path));
-    let text = text.map_err(|error| Failure(format!("{path} cannot be read: {error}")))?;
+    let text = text.map_err(|error| XtaskError(format!("{path} cannot be read: {error}")))?;
     match text.lines().filter(|line| line.trim() == "#[test]").count() {
-        0 => Err(Failure(format!("{path} has no test"))),
+        0 => Err(XtaskError(format!("{path} has no test"))),
         count => Ok(count as u64),
     }
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tests_that_break_rules_are_there_and_are_counted() {
+    fn rule_breaking_tests_are_counted() {
         for path in TESTS {
             assert!(tests_in(path).unwrap() >= 1, "{path}");
         }
@@ -79,7 +79,7 @@ mod tests {
 
     /// With a feature, `--all-features` would put broken rules into every build.
     #[test]
-    fn no_manifest_has_a_feature_that_breaks_rules() {
+    fn manifests_have_no_rule_breaking_feature() {
         for entry in std::fs::read_dir(root().join("crates")).unwrap() {
             let path = entry.unwrap().path().join("Cargo.toml");
             let manifest = std::fs::read_to_string(&path).unwrap();

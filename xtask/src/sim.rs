@@ -1,22 +1,22 @@
-//! `cargo xtask sim`: days in worlds full of faults, each from one seed.
+//! `cargo xtask sim`: simulated days full of faults, each from one seed.
 
 use std::process::Command;
 
 use crate::sabotage;
-use crate::shell::{Failure, build_as_for_tests, cargo, run, target};
+use crate::shell::{XtaskError, build_as_for_tests, cargo, run, target};
 
-/// How many seeds every check plays.
+/// The number of seeds in every check.
 const CHECKED: &str = "2000";
 
-/// Plays seeds, optimised and with backtraces: a hundred thousand of them are wanted at times.
-pub(crate) fn sim(args: &[&str]) -> Result<(), Failure> {
+/// Runs seeds in an optimised build with backtraces, because a long run has a hundred thousand of them.
+pub(crate) fn sim(args: &[&str]) -> Result<(), XtaskError> {
     let cargo = if args.contains(&"--broken") { sabotage::cargo } else { cargo };
     run(cargo(&["run", "--quiet", "--locked", "--profile", "traced", "--package", "tenure-sim", "--"])
         .args(args))
 }
 
-/// What every check plays, with what is built already.
-pub(crate) fn check() -> Result<(), Failure> {
+/// Runs the seeds of every check with the build of the tests.
+pub(crate) fn check() -> Result<(), XtaskError> {
     build_as_for_tests(&["--bin", "tenure-sim", "--example", "task_states"])?;
     run(Command::new(target().join("debug/tenure-sim")).args(["--seeds", CHECKED]))
 }

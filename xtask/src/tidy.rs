@@ -1,7 +1,7 @@
-//! The tidy rules: what the house style asks for and no compiler checks.
+//! The tidy rules: what the house style requires and no compiler checks.
 //!
 //! Each rule is a function from the tree to its breaches, so that each has tests on trees of a few lines.
-//! All rules run and all breaches are shown: they are cheap to put right together.
+//! All rules run and all breaches are shown, so that they can be fixed together.
 
 mod baseline;
 mod density;
@@ -15,6 +15,7 @@ mod names;
 mod prose;
 mod rust;
 mod sources;
+mod test_list;
 mod test_names;
 mod transactions;
 mod tree;
@@ -26,18 +27,18 @@ pub(crate) use manifests::PUBLISHED;
 
 use self::manifest::Manifest;
 use self::tree::Tree;
-use crate::shell::{Failure, root};
+use crate::shell::{XtaskError, root};
 
-/// A rule: what it demands, and how it finds what does not obey.
-type Rule = (&'static str, fn(&Tree) -> Vec<Breach>);
+/// A rule: its demand, and the function that finds its breaches.
+type TidyRule = (&'static str, fn(&Tree) -> Vec<Breach>);
 
-const RULES: &[Rule] = &[
+const RULES: &[TidyRule] = &[
     ("every .rs file opens with `//!`", sources::opening),
     ("no .rs file is longer than 500 lines", sources::length),
-    ("nothing is left for later, ignored, or allowed to panic", sources::words),
+    ("nothing is left for later, ignored, or allowed to panic", sources::markers),
     ("only commands print", sources::printing),
     ("no vague names, no mod.rs", names::names),
-    ("crates depend only downwards", layers::ours),
+    ("crates depend only downwards", layers::internal_dependencies),
     ("tenure-core stays small", layers::core),
     ("no protocol transaction is built outside tenure-core", transactions::built),
     ("each protocol and engine is named by one crate", layers::confined),
@@ -85,7 +86,7 @@ impl fmt::Display for Breach {
 }
 
 /// Applies all rules to the working tree.
-pub(crate) fn check() -> Result<(), Failure> {
+pub(crate) fn check() -> Result<(), XtaskError> {
     let tree = load()?;
     let mut breaches = 0;
     for (demand, rule) in RULES {
@@ -103,11 +104,11 @@ pub(crate) fn check() -> Result<(), Failure> {
     println!("   {} rules on {} files", RULES.len() + baseline::RATCHETS.len(), tree.len());
     print!("{}", baseline::table(&now.counts));
     println!("   type names defined 3 or more times in all crates: {}", types::defined_three_times(&tree));
-    if breaches == 0 { Ok(()) } else { Err(Failure(format!("{breaches} breaches of the tidy rules"))) }
+    if breaches == 0 { Ok(()) } else { Err(XtaskError(format!("{breaches} breaches of the tidy rules"))) }
 }
 
 /// Lists what files with this beginning of their paths still break under the ratchets, and how dense comments are.
-pub(crate) fn list(beginning: &str) -> Result<(), Failure> {
+pub(crate) fn list(beginning: &str) -> Result<(), XtaskError> {
     let tree = load()?;
     let now = baseline::now(&tree);
     let beginning = beginning.trim_start_matches("./");
@@ -123,19 +124,19 @@ pub(crate) fn list(beginning: &str) -> Result<(), Failure> {
 }
 
 /// Writes the numbers of the ratchets as they are now, unless one of them has grown.
-pub(crate) fn lower() -> Result<(), Failure> {
+pub(crate) fn lower() -> Result<(), XtaskError> {
     let tree = load()?;
     let now = baseline::now(&tree);
     let text = match tree.text(baseline::PATH) {
-        Some(text) => baseline::lowered(&now, &baseline::parse(text)).map_err(Failure)?,
+        Some(text) => baseline::lowered(&now, &baseline::parse(text)).map_err(XtaskError)?,
         None => baseline::format(&now.counts),
     };
     std::fs::write(root().join(baseline::PATH), text)
-        .map_err(|error| Failure(format!("{} cannot be written: {error}", baseline::PATH)))
+        .map_err(|error| XtaskError(format!("{} cannot be written: {error}", baseline::PATH)))
 }
 
-fn load() -> Result<Tree, Failure> {
-    Tree::load(&root()).map_err(|error| Failure(format!("the tree cannot be read: {error}")))
+fn load() -> Result<Tree, XtaskError> {
+    Tree::load(&root()).map_err(|error| XtaskError(format!("the tree cannot be read: {error}")))
 }
 
 /// The oldest Rust that is supported.

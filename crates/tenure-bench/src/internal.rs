@@ -255,11 +255,12 @@ async fn idle(file: &Path, span: Duration) -> Result<(), BenchFailure> {
 
 /// Registers keys and says how many leases they hang on.
 async fn register(session: &Session, prefix: &str, keys: usize) -> Result<usize, BenchFailure> {
-    let registering = (0..keys).map(|n| session.register(format!("{prefix}{n}"), &VALUE[..]).into_future());
+    let registering =
+        (0..keys).map(|n| session.register_raw(format!("{prefix}{n}"), &VALUE[..]).into_future());
     let registered = try_join_all(registering)
         .await
         .map_err(|error| BenchFailure::new(format!("a key was not registered: {error}")))?;
-    session.settled().await;
+    session.synced().await;
     Ok(registered.iter().map(|registration| registration.lease).collect::<BTreeSet<_>>().len())
 }
 

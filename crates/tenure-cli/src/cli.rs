@@ -40,7 +40,7 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
     #[command(subcommand)]
-    pub(crate) command: Option<Command>,
+    pub(crate) command: Option<CliCommand>,
 }
 
 impl Cli {
@@ -120,27 +120,27 @@ impl Cli {
     /// A verb in the place of a name, such as `tenure lock ls`.
     pub(crate) fn misread(&self) -> Option<Failure> {
         match &self.command {
-            Some(Command::Lock(args)) => args.misread(),
-            Some(Command::Elect(args)) => args.misread(),
-            Some(Command::Submit(args)) => args.misread(),
+            Some(CliCommand::Lock(args)) => args.misread(),
+            Some(CliCommand::Elect(args)) => args.misread(),
+            Some(CliCommand::Submit(args)) => args.misread(),
             _ => None,
         }
     }
 
     /// Whether locks and turns are all it asks of the store.
     pub(crate) fn is_queued(&self) -> bool {
-        matches!(&self.command, Some(Command::Lock(_) | Command::Elect(_) | Command::Once(_)))
+        matches!(&self.command, Some(CliCommand::Lock(_) | CliCommand::Elect(_) | CliCommand::Once(_)))
     }
 
     /// Whether it runs a command of the user's, whose exit code then is ours.
     pub(crate) fn is_wrapper(&self) -> bool {
         match &self.command {
-            Some(Command::Register(args)) => args.has_command(),
+            Some(CliCommand::Register(args)) => args.has_command(),
             Some(
-                Command::Lock(_)
-                | Command::Elect(_)
-                | Command::Once(_)
-                | Command::Internal(InternalCommand::Supervise(_)),
+                CliCommand::Lock(_)
+                | CliCommand::Elect(_)
+                | CliCommand::Once(_)
+                | CliCommand::Internal(InternalCommand::Supervise(_)),
             ) => true,
             _ => false,
         }
@@ -202,7 +202,7 @@ const TALK: &str = "Output";
 
 /// The commands there are.
 #[derive(Subcommand, Debug)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Run a command while holding a lock; without a command, hold it until a signal.
     Lock(LockArgs),
     /// Stay a candidate, and run a command only while leading; without a command, lead until a signal.

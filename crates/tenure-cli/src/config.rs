@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::{ConfigCommand, Global};
-use crate::connect::{self, Decision, Origin, Password, Sourced};
+use crate::connect::{self, ConnectSettings, Origin, Password, Sourced};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -30,53 +30,53 @@ impl std::fmt::Display for SettingRow {
 }
 
 /// Every setting that has a value, secrets as `(set)`.
-pub(crate) fn settings(decision: &Decision) -> Vec<SettingRow> {
+pub(crate) fn setting_rows(settings: &ConnectSettings) -> Vec<SettingRow> {
     fn shown<T>(name: &'static str, found: &Sourced<T>, value: impl Fn(&T) -> String) -> SettingRow {
         SettingRow { name, value: value(&found.value), source: found.origin.clone() }
     }
     let path = |path: &std::path::PathBuf| path.display().to_string();
-    let mut settings = Vec::new();
-    settings.extend(decision.store.as_ref().ok().map(|found| shown("store", found, ToString::to_string)));
-    settings.push(shown("namespace", &decision.namespace, ToString::to_string));
-    settings.extend(decision.cacert.as_ref().map(|found| shown("cacert", found, path)));
-    settings.extend(decision.cert.as_ref().map(|found| shown("cert", found, path)));
-    settings.extend(decision.key.as_ref().map(|found| shown("key", found, path)));
-    settings.extend(decision.user.as_ref().map(|found| shown("user", found, Clone::clone)));
-    settings.extend(decision.password.as_ref().map(|found| {
+    let mut rows = Vec::new();
+    rows.extend(settings.store.as_ref().ok().map(|found| shown("store", found, ToString::to_string)));
+    rows.push(shown("namespace", &settings.namespace, ToString::to_string));
+    rows.extend(settings.cacert.as_ref().map(|found| shown("cacert", found, path)));
+    rows.extend(settings.cert.as_ref().map(|found| shown("cert", found, path)));
+    rows.extend(settings.key.as_ref().map(|found| shown("key", found, path)));
+    rows.extend(settings.user.as_ref().map(|found| shown("user", found, Clone::clone)));
+    rows.extend(settings.password.as_ref().map(|found| {
         shown("password", found, |password| match password {
             Password::Text(_) => "(set)".to_owned(),
             Password::File(path) => format!("(in {})", path.display()),
         })
     }));
-    settings.extend(decision.node.as_ref().map(|found| shown("node", found, Clone::clone)));
-    settings
+    rows.extend(settings.node.as_ref().map(|found| shown("node", found, Clone::clone)));
+    rows
 }
 
-fn show(decision: &Decision, output: &Output) -> Result<(), Failure> {
+fn show(settings: &ConnectSettings, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct ConfigReport {
         schema: &'static str,
         settings: Vec<SettingRow>,
         notes: Vec<String>,
     }
-    let settings = settings(decision);
+    let rows = setting_rows(settings);
     if output.is_json {
         output.object(&ConfigReport {
             schema: "tenure.config/v1",
-            settings,
-            notes: decision.notes.clone(),
+            settings: rows,
+            notes: settings.notes.clone(),
         })?;
     } else {
-        let rows: Vec<Vec<String>> = settings
+        let rows: Vec<Vec<String>> = rows
             .into_iter()
             .map(|shown| vec![shown.name.to_owned(), shown.value, shown.source.to_string()])
             .collect();
         output.table(&["setting", "value", "source"], &rows)?;
-        for note in &decision.notes {
+        for note in &settings.notes {
             output.note(note);
         }
     }
-    decision.store.as_ref().map(drop).map_err(Clone::clone)
+    settings.store.as_ref().map(drop).map_err(Clone::clone)
 }
 
 fn path(output: &Output) -> Result<(), Failure> {

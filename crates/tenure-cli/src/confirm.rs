@@ -22,7 +22,7 @@ impl ConfirmArgs {
     ///
     /// `what` completes "… needs a confirmation"; `preview` is the command that shows what is affected.
     pub(crate) fn check(self, what: &str, preview: &str, output: &Output) -> Result<(), Failure> {
-        if self.yes || can_ask(output) {
+        if self.yes || can_prompt(output) {
             return Ok(());
         }
         let why =
@@ -32,7 +32,7 @@ impl ConfirmArgs {
     }
 
     /// Asks on the terminal, unless `--yes` was given.
-    pub(crate) async fn ask(self, question: &str, output: &Output) -> Result<(), Failure> {
+    pub(crate) async fn prompt(self, question: &str, output: &Output) -> Result<(), Failure> {
         if self.yes {
             return Ok(());
         }
@@ -48,14 +48,14 @@ impl ConfirmArgs {
         if is_yes(&line) {
             return Ok(());
         }
-        debug_assert!(can_ask(output), "`check` comes before `ask`");
+        debug_assert!(can_prompt(output), "`check` comes before `prompt`");
         Err(Failure::new(Code::Failed, "not confirmed; nothing was changed")
             .hint("answer y to confirm, or add --yes"))
     }
 }
 
 /// Whether a person can read the question and answer it.
-fn can_ask(output: &Output) -> bool {
+fn can_prompt(output: &Output) -> bool {
     !output.is_json && is_terminal()
 }
 

@@ -20,12 +20,12 @@ use std::time::Duration;
 
 use tenure::store::etcd::EtcdEngine;
 use tenure::store::file::FileEngine;
-use tenure::store::{Store, StoreError, StoreUrl, Unusable};
+use tenure::store::{Store, StoreError, StoreUrl, UnusableStore};
 
 pub(crate) use etcd::{config as etcd_config, is_loopback};
-pub(crate) use purpose::{Purpose, open_for};
+pub(crate) use purpose::{StorePurpose, open_for};
 pub(crate) use retry::ConnectRetry;
-pub(crate) use source::{Decision, Origin, Password, Sourced};
+pub(crate) use source::{ConnectSettings, Origin, Password, Sourced};
 
 use self::source::{Setting, Sources, Values};
 use crate::cli::Global;
@@ -33,7 +33,7 @@ use crate::failure::{Code, Failure, set_namespace};
 use crate::output::Output;
 
 /// Decides which store is meant, from all there is.
-pub(crate) fn decide(global: &Global) -> Result<Decision, Failure> {
+pub(crate) fn decide(global: &Global) -> Result<ConnectSettings, Failure> {
     let env = environment();
     variables::check(&env)?;
     let mut files = Vec::new();
@@ -42,17 +42,17 @@ pub(crate) fn decide(global: &Global) -> Result<Decision, Failure> {
             files.push((path, values));
         }
     }
-    let mut decision = source::decide(&Sources { flags: flags(global), is_local: global.local, env, files })?;
-    decision.patience = ConnectRetry::new(global.connect_timeout);
-    set_namespace(decision.namespace.value.as_str());
-    Ok(decision)
+    let mut settings = source::decide(&Sources { flags: flags(global), is_local: global.local, env, files })?;
+    settings.retry = ConnectRetry::new(global.connect_timeout);
+    set_namespace(settings.namespace.value.as_str());
+    Ok(settings)
 }
 
 /// The same, for a command that waits: connecting is part of the wait.
-pub(crate) fn decide_waiting(global: &Global, wait: Option<Duration>) -> Result<Decision, Failure> {
-    let mut decision = decide(global)?;
-    decision.patience = decision.patience.with_wait(wait, global.connect_timeout);
-    Ok(decision)
+pub(crate) fn decide_waiting(global: &Global, wait: Option<Duration>) -> Result<ConnectSettings, Failure> {
+    let mut settings = decide(global)?;
+    settings.retry = settings.retry.with_wait(wait, global.connect_timeout);
+    Ok(settings)
 }
 
 /// Where configuration files are looked for.
@@ -68,21 +68,21 @@ fn environment() -> BTreeMap<String, String> {
 }
 
 /// Opens the store that was decided upon. Never another one.
-pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, Failure> {
-    for note in decision.notes.iter().filter(|_| !output.is_quiet) {
+pub(crate) async fn open(settings: &ConnectSettings, output: &Output) -> Result<Store, Failure> {
+    for note in settings.notes.iter().filter(|_| !output.is_quiet) {
         output.note(note);
     }
-    let url = &decision.store.as_ref().map_err(Clone::clone)?.value;
+    let url = &settings.store.as_ref().map_err(Clone::clone)?.value;
     // A person may take their time to type a password.
     let config = match url {
-        StoreUrl::Etcd { endpoints, security } => Some(etcd_config(endpoints, *security, decision).await?),
+        StoreUrl::Etcd { endpoints, security } => Some(etcd_config(endpoints, *security, settings).await?),
         StoreUrl::Memory | StoreUrl::File(_) => None,
     };
-    let patience = decision.patience;
+    let retry = settings.retry;
     let opened = match (url, config) {
         // The engine ends by itself when the write lock makes no progress; while it does, five hundred starts at once are served.
         (StoreUrl::File(path), _) => open_file(path).await.map_err(Some),
-        (_, Some(config)) => match patience.open(|| EtcdEngine::connect(config.clone())).await {
+        (_, Some(config)) => match retry.open(|| EtcdEngine::connect(config.clone())).await {
             Ok(etcd) => {
                 defects::warn(etcd.client(), &url.to_string(), &environment(), output);
                 Ok(Store::new(etcd))
@@ -95,7 +95,7 @@ pub(crate) async fn open(decision: &Decision, output: &Output) -> Result<Store, 
         Some(error) => not_opened(error, url),
         None => Failure::new(
             Code::Unavailable,
-            format!("{url} did not answer within {}", crate::duration::format(patience.within)),
+            format!("{url} did not answer within {}", crate::duration::format(retry.within)),
         )
         .hint("check the address with `tenure config show`, then run `tenure doctor`"),
     })
@@ -108,10 +108,10 @@ fn not_opened(error: StoreError, url: &StoreUrl) -> Failure {
         (StoreError::Denied(_), StoreUrl::File(_)) => {
             Some("see who may write to the file and to its folder, and whether its disk is read-only")
         }
-        (StoreError::Unusable(Unusable::SecondName(_)), StoreUrl::File(_)) => {
+        (StoreError::Unusable(UnusableStore::SecondName(_)), StoreUrl::File(_)) => {
             Some("use one name: remove the other hard link, or mount the folder instead of the file")
         }
-        (StoreError::Unusable(Unusable::Untrusted(_)), StoreUrl::File(_)) => Some(
+        (StoreError::Unusable(UnusableStore::Untrusted(_)), StoreUrl::File(_)) => Some(
             "use a folder that only you can write (chmod 700), and remove what other users have put there",
         ),
         (StoreError::Busy(_), StoreUrl::File(_)) => {

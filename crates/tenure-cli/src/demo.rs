@@ -3,12 +3,12 @@
 //!
 //! It needs nothing and leaves nothing: unless a store is named, it has one in a temporary folder.
 
-mod crew;
+mod figures;
 mod ledger;
-mod picture;
 mod process;
-mod scene;
-mod verdict;
+mod store;
+mod table;
+mod worker;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,24 +22,24 @@ use tenure::election::Elections;
 use tenure::session::Session;
 use tenure_core::id::TaskId;
 
-pub(crate) use crew::run as play_worker;
+pub(crate) use worker::run as run_demo_worker;
 
-use self::crew::{ELECTION, Joined};
-use self::ledger::{Reader, now_ns};
-use self::picture::Picture;
+use self::figures::{DemoFigures, RunLedger, SPREAD_MAX, spread};
+use self::ledger::{LedgerReader, now_ns};
 use self::process::HelperProcess;
-use self::scene::Scene;
-use self::verdict::{Book, Figures, SPREAD_MAX, spread};
+use self::store::DemoStore;
+use self::table::LiveTable;
+use self::worker::{ELECTION, WorkerJoined};
 use crate::cli::Global;
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::{Output, TextStyle};
 
 /// How long one chapter may take; one that takes longer will not end well.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often what tasks write is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// As many as one command line can mean; beyond it a number was mistyped.
 const TASKS_MAX: i64 = 100_000;
@@ -58,28 +58,28 @@ pub(crate) struct DemoArgs {
     ttl: Duration,
 }
 
-/// Tells the story, and ends with 0 only if the numbers hold.
+/// Runs the demo, and ends with 0 only if the numbers hold.
 pub(crate) async fn run(args: &DemoArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
     let begin = Instant::now();
-    let scene = Scene::open(args.ttl, global, output).await?;
+    let store = DemoStore::open(args.ttl, global, output).await?;
     let told = {
-        let mut story = Story::new(args, &scene, output);
+        let mut demo = DemoRun::new(args, &store, output);
         tokio::select! {
             biased;
             _ = tokio::signal::ctrl_c() => Err(Failure::new(Code::Interrupted, "interrupted")),
-            told = story.tell() => told.map(|figures| (figures, story.leaderless)),
+            told = demo.run() => told.map(|figures| (figures, demo.leaderless)),
         }
     };
     // Whatever became of it, nothing of it stays.
-    scene.close().await;
+    store.close().await;
     let (figures, leaderless) = told?;
     let problems = figures.problems();
-    let said = Said {
+    let said = DemoReport {
         schema: "tenure.demo/v1",
         ok: problems.is_empty(),
         verdict: figures.line(),
         seconds: begin.elapsed().as_secs_f64(),
-        backend: &scene.backend,
+        backend: &store.backend,
         nodes: args.nodes,
         tasks: figures.tasks,
         balanced_seconds: figures.balanced_seconds,
@@ -110,7 +110,7 @@ pub(crate) async fn run(args: &DemoArgs, global: &Global, output: &Output) -> Re
 }
 
 #[derive(Serialize)]
-struct Said<'a> {
+struct DemoReport<'a> {
     schema: &'static str,
     ok: bool,
     verdict: String,
@@ -134,59 +134,59 @@ struct Said<'a> {
 }
 
 /// A worker, as we see it.
-struct Worker {
+struct DemoWorker {
     name: String,
     process: HelperProcess,
-    ledger: Reader,
+    ledger: LedgerReader,
 }
 
-/// The story so far.
-struct Story<'a> {
+/// The demo so far.
+struct DemoRun<'a> {
     args: &'a DemoArgs,
-    scene: &'a Scene,
+    store: &'a DemoStore,
     output: &'a Output,
-    picture: Picture<'a>,
-    workers: Vec<Worker>,
+    table: LiveTable<'a>,
+    workers: Vec<DemoWorker>,
     alive: BTreeSet<usize>,
-    book: Book,
-    figures: Figures,
+    runs: RunLedger,
+    figures: DemoFigures,
     leaderless: Option<f64>,
 }
 
-impl<'a> Story<'a> {
-    fn new(args: &'a DemoArgs, scene: &'a Scene, output: &'a Output) -> Story<'a> {
+impl<'a> DemoRun<'a> {
+    fn new(args: &'a DemoArgs, store: &'a DemoStore, output: &'a Output) -> DemoRun<'a> {
         let tasks = usize::try_from(args.tasks).unwrap_or(0);
-        Story {
+        DemoRun {
             args,
-            scene,
+            store,
             output,
-            picture: Picture::new(output, tasks),
+            table: LiveTable::new(output, tasks),
             workers: Vec::new(),
             alive: BTreeSet::new(),
-            book: Book::default(),
-            figures: Figures { tasks, ..Figures::default() },
+            runs: RunLedger::default(),
+            figures: DemoFigures { tasks, ..DemoFigures::default() },
             leaderless: None,
         }
     }
 
-    async fn tell(&mut self) -> Result<Figures, Failure> {
+    async fn run(&mut self) -> Result<DemoFigures, Failure> {
         self.start_workers().await?;
-        let client = Client::new(self.scene.store.clone(), &self.scene.namespace);
+        let client = Client::new(self.store.store.clone(), &self.store.namespace);
         let begin = now_ns();
         self.submit(&client).await?;
-        if self.until_balanced().await? {
+        if self.wait_until_balanced().await? {
             self.figures.balanced_seconds = Some(seconds_since(begin));
         }
-        self.figures.spread_before = spread(&self.book.running(), &self.alive);
-        let session = Session::open(self.scene.store.clone())
+        self.figures.spread_before = spread(&self.runs.running(), &self.alive);
+        let session = Session::open(self.store.store.clone())
             .map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
-        let elections = Elections::new(&session, &self.scene.namespace);
+        let elections = Elections::new(&session, &self.store.namespace);
         let Some(leader) = self.leader(&elections).await? else { return Ok(self.figures.clone()) };
         let balanced = match self.figures.balanced_seconds {
             Some(seconds) => format!("balanced in {seconds:.1} s"),
             None => "not balanced in time".to_owned(),
         };
-        self.say(&format!("{balanced}, {} leads", self.workers[leader].name));
+        self.note(&format!("{balanced}, {} leads", self.workers[leader].name));
         self.figures.leader_before = Some(self.workers[leader].name.clone());
         self.kill(leader, &elections).await?;
         self.finish(&client).await?;
@@ -198,15 +198,15 @@ impl<'a> Story<'a> {
         let count = usize::try_from(self.args.nodes).unwrap_or(0);
         for n in 0..count {
             let name = format!("node-{}", n + 1);
-            let ledger = self.scene.folder.path().join(&name);
+            let ledger = self.store.folder.path().join(&name);
             let process = self.start_worker(&name, &ledger)?;
-            self.workers.push(Worker { name, process, ledger: Reader::new(ledger) });
+            self.workers.push(DemoWorker { name, process, ledger: LedgerReader::new(ledger) });
             self.alive.insert(n);
         }
         for worker in &mut self.workers {
-            worker.process.read::<Joined>(PATIENCE).await?;
+            worker.process.read::<WorkerJoined>(STEP_TIMEOUT).await?;
         }
-        self.say(&format!("{count} workers have joined on {}", self.scene.backend));
+        self.note(&format!("{count} workers have joined on {}", self.store.backend));
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl<'a> Story<'a> {
         let ttl = format!("{}ms", self.args.ttl.as_millis());
         let ledger = ledger.to_string_lossy();
         let mut args = vec!["worker", name, &ledger, &ttl];
-        args.extend(self.scene.flags.iter().map(String::as_str));
+        args.extend(self.store.flags.iter().map(String::as_str));
         HelperProcess::start(&args)
     }
 
@@ -227,7 +227,7 @@ impl<'a> Story<'a> {
             submitted
                 .map_err(|error| Failure::new(Code::Failed, format!("a task was not submitted: {error}")))?;
         }
-        self.say(&format!(
+        self.note(&format!(
             "{} tasks submitted in {:.1} s",
             self.figures.tasks,
             begin.elapsed().as_secs_f64()
@@ -236,44 +236,44 @@ impl<'a> Story<'a> {
     }
 
     /// Waits until all tasks run and every worker has its share; false if that does not come.
-    async fn until_balanced(&mut self) -> Result<bool, Failure> {
+    async fn wait_until_balanced(&mut self) -> Result<bool, Failure> {
         let begin = Instant::now();
         loop {
-            self.look()?;
-            let (max, min) = spread(&self.book.running(), &self.alive);
-            let is_whole = self.book.running_tasks().len() == self.figures.tasks;
+            self.poll()?;
+            let (max, min) = spread(&self.runs.running(), &self.alive);
+            let is_whole = self.runs.running_tasks().len() == self.figures.tasks;
             if is_whole && max - min <= SPREAD_MAX {
                 return Ok(true);
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > STEP_TIMEOUT {
                 return Ok(false);
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
     }
 
     /// Kills a worker with everything that runs in it, and waits until that runs elsewhere.
     async fn kill(&mut self, leader: usize, elections: &Elections) -> Result<(), Failure> {
-        self.look()?;
+        self.poll()?;
         let name = self.workers[leader].name.clone();
         let killed_ns = now_ns();
         self.workers[leader].process.kill().await?;
         self.alive.remove(&leader);
         // What it wrote before its end is in its file; it writes nothing after it.
-        self.look()?;
-        let its = self.book.tasks_of(leader);
-        self.book.died(leader, now_ns());
+        self.poll()?;
+        let its = self.runs.tasks_of(leader);
+        self.runs.died(leader, now_ns());
         self.figures.killed_tasks = its.len();
-        self.say(&format!("{name}, which leads, is killed with {} tasks on it", its.len()));
+        self.note(&format!("{name}, which leads, is killed with {} tasks on it", its.len()));
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
-            self.look()?;
+        while begin.elapsed() < STEP_TIMEOUT {
+            self.poll()?;
             if self.figures.reclaimed_seconds.is_none() {
-                let last_ns = self.book.all_began_after(&its, killed_ns);
+                let last_ns = self.runs.all_began_after(&its, killed_ns);
                 self.figures.reclaimed_seconds = last_ns.map(|last_ns| seconds_between(killed_ns, last_ns));
             }
             if self.figures.leader_after.is_none()
-                && let Some(heir) = self.look_for_leader(elections).await?.filter(|heir| *heir != leader)
+                && let Some(heir) = self.current_leader(elections).await?.filter(|heir| *heir != leader)
             {
                 self.leaderless = Some(seconds_since(killed_ns));
                 self.figures.leader_after = Some(self.workers[heir].name.clone());
@@ -281,78 +281,76 @@ impl<'a> Story<'a> {
             if self.figures.reclaimed_seconds.is_some() && self.figures.leader_after.is_some() {
                 break;
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
         if let (Some(seconds), Some(leader)) = (self.figures.reclaimed_seconds, &self.figures.leader_after) {
-            self.say(&format!("its tasks run elsewhere after {seconds:.1} s, {leader} leads"));
+            self.note(&format!("its tasks run elsewhere after {seconds:.1} s, {leader} leads"));
         }
         Ok(())
     }
 
     /// Waits until everything is in its place again, asks the store too, and ends all workers.
     async fn finish(&mut self, client: &Client) -> Result<(), Failure> {
-        self.until_balanced().await?;
-        self.figures.spread = spread(&self.book.running(), &self.alive);
-        let running: BTreeSet<String> = self.book.running_tasks().into_iter().map(str::to_owned).collect();
+        self.wait_until_balanced().await?;
+        self.figures.spread = spread(&self.runs.running(), &self.alive);
+        let running: BTreeSet<String> = self.runs.running_tasks().into_iter().map(str::to_owned).collect();
         let listing = client.tasks(&TaskFilter::new()).await?;
         let stored: BTreeSet<&str> = listing.tasks.iter().map(|task| task.id.as_str()).collect();
         let expected = (1..=self.figures.tasks).map(|n| format!("task-{n}"));
         self.figures.lost =
             expected.filter(|task| !running.contains(task) || !stored.contains(task.as_str())).collect();
-        self.picture.end();
+        self.table.end();
         for worker in self.alive.clone() {
             self.workers[worker].process.dismiss();
         }
         for worker in self.alive.clone() {
-            self.workers[worker].process.ended(PATIENCE).await?;
+            self.workers[worker].process.ended(STEP_TIMEOUT).await?;
         }
-        self.look()?;
-        self.figures.ran_twice = self.book.ran_twice_at_once();
+        self.poll()?;
+        self.figures.ran_twice = self.runs.ran_twice_at_once();
         Ok(())
     }
 
     /// Reads what tasks have written, and shows it.
-    fn look(&mut self) -> Result<(), Failure> {
+    fn poll(&mut self) -> Result<(), Failure> {
         for (n, worker) in self.workers.iter_mut().enumerate() {
-            let news = worker.ledger.news();
+            let news = worker.ledger.read_new();
             let news = news.map_err(|error| {
                 Failure::new(Code::Failed, format!("what {} wrote cannot be read: {error}", worker.name))
             })?;
             for entry in news {
-                self.book.note(n, entry);
+                self.runs.note(n, entry);
             }
         }
-        let counts = self.book.running();
+        let counts = self.runs.running();
         let rows = self.workers.iter().enumerate().map(|(n, worker)| {
             (worker.name.as_str(), self.alive.contains(&n).then(|| counts.get(&n).copied().unwrap_or(0)))
         });
-        self.picture.show(rows);
+        self.table.show(rows);
         Ok(())
     }
 
     /// Waits until somebody leads; none if that does not come.
     async fn leader(&mut self, elections: &Elections) -> Result<Option<usize>, Failure> {
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
-            self.look()?;
-            if let Some(leader) = self.look_for_leader(elections).await? {
+        while begin.elapsed() < STEP_TIMEOUT {
+            self.poll()?;
+            if let Some(leader) = self.current_leader(elections).await? {
                 return Ok(Some(leader));
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_EVERY).await;
         }
         Ok(None)
     }
 
     /// Who leads now.
-    async fn look_for_leader(&self, elections: &Elections) -> Result<Option<usize>, Failure> {
-        let election =
-            elections.election(ELECTION).map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
-        let leader = election.leader().await?.map(|leader| leader.record.candidate);
+    async fn current_leader(&self, elections: &Elections) -> Result<Option<usize>, Failure> {
+        let leader = elections.election(ELECTION).leader().await?.map(|leader| leader.record.candidate);
         Ok(self.workers.iter().position(|worker| Some(&worker.name) == leader.as_ref()))
     }
 
-    fn say(&self, text: &str) {
-        self.picture.say(text, self.output);
+    fn note(&self, text: &str) {
+        self.table.note(text, self.output);
     }
 }
 

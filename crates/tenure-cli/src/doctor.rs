@@ -13,7 +13,7 @@ use tenure::store::{Get, Store, StoreUrl};
 
 use crate::cli::Global;
 use crate::config;
-use crate::connect::{self, Decision};
+use crate::connect::{self, ConnectSettings};
 use crate::failure::{Code, Failure};
 use crate::output::{Output, TextStyle};
 
@@ -64,7 +64,7 @@ impl DoctorCheck {
 pub(crate) async fn run(global: &Global, output: &Output) -> Result<(), Failure> {
     let mut checks = vec![clock()];
     match connect::decide(global) {
-        Ok(decision) => look(&decision, output, &mut checks).await,
+        Ok(settings) => look(&settings, output, &mut checks).await,
         Err(failure) => checks.push(DoctorCheck::fail("config", failure)),
     }
     report(&checks, output)?;
@@ -77,18 +77,18 @@ pub(crate) async fn run(global: &Global, output: &Output) -> Result<(), Failure>
     }
 }
 
-async fn look(decision: &Decision, output: &Output, checks: &mut Vec<DoctorCheck>) {
-    for shown in config::settings(decision) {
+async fn look(settings: &ConnectSettings, output: &Output, checks: &mut Vec<DoctorCheck>) {
+    for shown in config::setting_rows(settings) {
         checks.push(DoctorCheck::ok("config", shown.to_string()));
     }
-    for note in &decision.notes {
+    for note in &settings.notes {
         checks.push(DoctorCheck::warn(
             "config",
             note,
             "`tenure config show` tells where each value came from",
         ));
     }
-    let url = match &decision.store {
+    let url = match &settings.store {
         Ok(store) => &store.value,
         Err(failure) => return checks.push(DoctorCheck::fail("config", failure.clone())),
     };
@@ -102,14 +102,14 @@ async fn look(decision: &Decision, output: &Output, checks: &mut Vec<DoctorCheck
             }
         }
         StoreUrl::Etcd { endpoints, security } => {
-            return etcd::look(url, endpoints, *security, decision, checks).await;
+            return etcd::look(url, endpoints, *security, settings, checks).await;
         }
     }
     if checks.iter().any(|check| check.state == CheckState::Fail) {
         return;
     }
     // The notes were told as checks.
-    let quiet = Decision { notes: Vec::new(), ..decision.clone() };
+    let quiet = ConnectSettings { notes: Vec::new(), ..settings.clone() };
     match connect::open(&quiet, output).await {
         Ok(store) => {
             checks.push(engine(&store));

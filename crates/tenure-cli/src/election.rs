@@ -50,7 +50,7 @@ pub(crate) struct ResignArgs {
     #[arg(long, value_name = "T")]
     token: Option<i64>,
     #[command(flatten)]
-    patience: StepDownTimeoutArgs,
+    timeout: StepDownTimeoutArgs,
 }
 
 #[derive(Args, Debug)]
@@ -63,7 +63,7 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_name = "T")]
     token: Option<i64>,
     #[command(flatten)]
-    patience: StepDownTimeoutArgs,
+    timeout: StepDownTimeoutArgs,
 }
 
 #[derive(Args, Debug)]
@@ -91,7 +91,13 @@ pub(crate) fn check(command: &ElectionCommand) -> Result<(), Failure> {
     }
 }
 
-/// Runs a verb on an open store, as somebody.
+/// The election of a command, with its name.
+struct ElectionTarget {
+    name: ElectionName,
+    election: Election,
+}
+
+/// Runs a verb on an open store, in the name of this process.
 pub(crate) async fn run(
     command: &ElectionCommand,
     store: &Store,
@@ -101,14 +107,17 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     // A session that is asked for nothing asks nothing of the store.
     let session = Session::open(store.clone()).map_err(|error| Failure::usage(error.to_string()))?;
-    let elections = Elections::new(&session, namespace).introduce(who);
-    let named = |name: &str| Ok::<_, Failure>(elections.open(&parse(name)?));
+    let elections = Elections::new(&session, namespace).identity(who);
+    let election = |name: &str| {
+        let name = parse(name)?;
+        Ok::<_, Failure>(ElectionTarget { election: elections.election(&name), name })
+    };
     match command {
         ElectionCommand::Ls => list(&elections, store, output).await,
-        ElectionCommand::Show { name } => show(&named(name)?, store, output).await,
-        ElectionCommand::Watch(args) => watch::watch(args, &named(&args.name)?, output).await,
-        ElectionCommand::Resign(args) => step_down::resign(args, &named(&args.name)?, output).await,
-        ElectionCommand::Transfer(args) => step_down::transfer(args, &named(&args.name)?, output).await,
+        ElectionCommand::Show { name } => show(&election(name)?, store, output).await,
+        ElectionCommand::Watch(args) => watch::watch(args, &election(&args.name)?, output).await,
+        ElectionCommand::Resign(args) => step_down::resign(args, &election(&args.name)?, output).await,
+        ElectionCommand::Transfer(args) => step_down::transfer(args, &election(&args.name)?, output).await,
     }
 }
 
@@ -143,7 +152,7 @@ async fn list(elections: &Elections, store: &Store, output: &Output) -> Result<(
     output.table(&["name", "token", "leader", "value", "candidates"], &rows)
 }
 
-async fn show(election: &Election, store: &Store, output: &Output) -> Result<(), Failure> {
+async fn show(target: &ElectionTarget, store: &Store, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct ElectionShowReport {
         schema: &'static str,
@@ -152,7 +161,7 @@ async fn show(election: &Election, store: &Store, output: &Output) -> Result<(),
         backend: &'static str,
         revision: String,
     }
-    let view = election.view().await?;
+    let view = target.election.snapshot().await?;
     let left = remaining(store, view.leader.iter().map(|leader| leader.place.lease)).await?;
     let shown = ElectionRow::new(&view, &left);
     if output.is_json {
@@ -163,7 +172,7 @@ async fn show(election: &Election, store: &Store, output: &Output) -> Result<(),
         output.note(&format!("nobody leads '{}'", view.name));
     }
     if let Some(asked) = shown.leader.as_ref().and_then(|leader| leader.person.asked.as_ref()) {
-        output.note(&asked.said());
+        output.note(&asked.describe());
     }
     let leader = shown.leader.into_iter().map(|leader| {
         let left = in_seconds(leader.remaining_seconds.map(Duration::from_secs_f64));

@@ -5,8 +5,8 @@ use futures_util::StreamExt;
 use serde::Serialize;
 use tenure::audit::{AuditAction, AuditRecord};
 use tenure::events::{
-    ElectionEvent, Event, EventKind, Events, Holding, KeyFamily, LockEvent, NodeEvent, PastTerm, SentCommand,
-    TaskEvent, TermOutcome, UnheededCommand,
+    ElectionEvent, Event, EventKind, Events, KeyFamily, LockEvent, NodeEvent, PastTerm, QueueHead,
+    SentCommand, TaskEvent, TermOutcome, UnheededCommand,
 };
 use tenure::store::{Get, Revision, Store, StoreError};
 use tenure_core::id::Namespace;
@@ -14,7 +14,7 @@ use tenure_core::layout::Layout;
 
 use crate::failure::{Code, Failure};
 use crate::kv::parse_revision_or_zero;
-use crate::node::said as timestamp;
+use crate::node::format_time as timestamp;
 use crate::output::Output;
 
 #[derive(Args, Debug)]
@@ -223,7 +223,7 @@ impl EventLine {
     }
 
     fn of_lock(event: &LockEvent) -> EventLine {
-        let lock = |event, holding: &Holding| EventLine::new("lock", event).held(holding);
+        let lock = |event, holding: &QueueHead| EventLine::new("lock", event).held(holding);
         match event {
             LockEvent::Acquired(holding) => lock("locked", holding),
             LockEvent::Released(holding) => lock("unlocked", holding),
@@ -233,7 +233,7 @@ impl EventLine {
     }
 
     fn of_election(event: &ElectionEvent) -> EventLine {
-        let election = |event, holding: &Holding| EventLine::new("election", event).held(holding);
+        let election = |event, holding: &QueueHead| EventLine::new("election", event).held(holding);
         match event {
             ElectionEvent::LeaderElected { leader, previous } => {
                 let line = election("leader", leader);
@@ -255,7 +255,7 @@ impl EventLine {
         }
     }
 
-    fn held(self, Holding { holder, token }: &Holding) -> EventLine {
+    fn held(self, QueueHead { holder, token }: &QueueHead) -> EventLine {
         EventLine { node: Some(holder.clone()), token: Some(token.to_string()), ..self }
     }
 

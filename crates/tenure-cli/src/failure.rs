@@ -11,7 +11,7 @@ use std::io;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use tenure::store::{Denied, Invalid, Replaced, StoreError, Unusable, WatchError};
+use tenure::store::{Denied, InvalidRequest, StoreError, StoreReplaced, UnusableStore, WatchError};
 
 pub(crate) use access::set_namespace;
 
@@ -169,6 +169,16 @@ impl Failure {
     }
 }
 
+impl From<tenure::Error> for Failure {
+    fn from(error: tenure::Error) -> Failure {
+        match error {
+            tenure::Error::Store(error) => error.into(),
+            tenure::Error::InvalidName(error) => Failure::usage(error.to_string()),
+            error => Failure::new(Code::Failed, error.to_string()),
+        }
+    }
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
         let message = error.to_string();
@@ -177,14 +187,14 @@ impl From<StoreError> for Failure {
                 // The prefix "invalid request" helps a library's caller; here the request is the command line.
                 let failure = Failure::new(Code::Invalid, invalid.to_string());
                 return match invalid {
-                    Invalid::TooLarge { .. } => {
+                    InvalidRequest::TooLarge { .. } => {
                         failure.hint("keep large things elsewhere and store their address")
                     }
-                    Invalid::TooManyOps { .. } => failure.hint("split it into several transactions"),
-                    Invalid::TtlTooLarge { .. } => {
+                    InvalidRequest::TooManyOps { .. } => failure.hint("split it into several transactions"),
+                    InvalidRequest::TtlTooLarge { .. } => {
                         failure.hint("use a shorter --ttl; 15s suits nearly everybody")
                     }
-                    Invalid::OpenPrefix(_) => failure.hint("add a '/' at the end"),
+                    InvalidRequest::OpenPrefix(_) => failure.hint("add a '/' at the end"),
                     _ => failure,
                 };
             }
@@ -208,10 +218,10 @@ impl From<StoreError> for Failure {
             StoreError::Ambiguous(_) => {
                 (Code::Ambiguous, "read the key back before you try again: `tenure kv get KEY`")
             }
-            StoreError::Unusable(Unusable::NewerFormat { found, ours }) => {
+            StoreError::Unusable(UnusableStore::NewerFormat { found, ours }) => {
                 return Failure::newer_format(Code::Unusable, found, ours);
             }
-            StoreError::Replaced(Replaced::FormatChanged { found, ours }) if found > ours => {
+            StoreError::Replaced(StoreReplaced::FormatChanged { found, ours }) if found > ours => {
                 return Failure::newer_format(Code::StoreLost, found, ours);
             }
             StoreError::Unusable(_) => {
@@ -296,7 +306,7 @@ mod tests {
             assert_eq!(failure.code.exit(), exit, "{failure:?}");
             assert!(failure.hint.is_some(), "{failure:?}");
         }
-        assert_eq!(Failure::from(StoreError::from(Invalid::EmptyKey)).code.exit(), 2);
+        assert_eq!(Failure::from(StoreError::from(InvalidRequest::EmptyKey)).code.exit(), 2);
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod watch;
 use clap::Subcommand;
 use tenure::store::Store;
 
-pub(crate) use input::Input;
+pub(crate) use input::InputSource;
 pub(crate) use key::{parse_lease, parse_revision_or_zero};
 pub(crate) use rows::KvKey;
 

@@ -192,7 +192,7 @@ async fn revoke(
     let view = store.lease(id).await?.ok_or_else(|| none(id))?;
     let keys = if view.keys.len() == 1 { "key" } else { "keys" };
     let question = format!("revoke lease {id} and delete its {} {keys}", view.keys.len());
-    confirm.ask(&question, output).await?;
+    confirm.prompt(&question, output).await?;
     // No store revokes a lease in a transaction. The record comes first: a revoke without a record would have no author.
     let record = AuditRecord { count: Some(view.keys.len() as u64), ..record };
     let entry = trail.put(store, record, output).await?;

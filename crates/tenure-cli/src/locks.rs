@@ -15,7 +15,7 @@ use crate::confirm::ConfirmArgs;
 use crate::failure::{Code, Failure};
 use crate::lease_remaining;
 use crate::lock::{SCHEMA, held_by, held_for, parse};
-use crate::node::said;
+use crate::node::format_time;
 use crate::output::Output;
 
 /// What can be done with locks.
@@ -131,8 +131,8 @@ impl LockRow {
                 user: record.user,
                 command: record.command,
                 reason: record.reason,
-                since: record.acquired.and_then(said),
-                queued: said(record.queued),
+                since: record.acquired.and_then(format_time),
+                queued: format_time(record.queued),
                 lease: holder.place.lease.to_string(),
                 ttl_seconds: lease.map(|lease| lease.granted.as_secs_f64()),
                 remaining_seconds: lease.map(|lease| lease.remaining.as_secs_f64()),
@@ -143,7 +143,7 @@ impl LockRow {
             node: waiter.record.node.clone(),
             pid: waiter.record.pid,
             position: index + 1,
-            since: said(waiter.record.queued),
+            since: format_time(waiter.record.queued),
         };
         LockRow {
             name: view.name.to_string(),
@@ -198,7 +198,7 @@ async fn show(name: &LockName, locks: &Locks, store: &Store, output: &Output) ->
         backend: &'static str,
         revision: String,
     }
-    let view = locks.view(name).await?;
+    let view = locks.get(name).await?;
     let leases = lease_remaining::views(store, view.holders.iter().map(|holder| holder.place.lease)).await?;
     let shown = LockRow::new(&view, &leases);
     if output.is_json {
@@ -226,7 +226,7 @@ async fn show(name: &LockName, locks: &Locks, store: &Store, output: &Output) ->
             waiter.record.node.clone(),
             waiter.record.pid.to_string(),
             waiter.record.user.clone(),
-            said(waiter.record.queued).unwrap_or_else(dash),
+            format_time(waiter.record.queued).unwrap_or_else(dash),
             dash(),
             waiter.record.command.clone(),
             waiter.record.reason.clone(),
@@ -268,10 +268,10 @@ async fn take(
         pid: u32,
         lease: String,
     }
-    let view = locks.view(name).await?;
+    let view = locks.get(name).await?;
     let victims = victims(&view, token, force)?;
     let holders: Vec<String> = victims.iter().map(|victim| victim.record.identity().to_string()).collect();
-    confirm.ask(&format!("take '{name}' away from {}", holders.join(" and ")), output).await?;
+    confirm.prompt(&format!("take '{name}' away from {}", holders.join(" and ")), output).await?;
     let mut broken = Vec::new();
     for victim in victims {
         if evict(locks, name, victim, reason).await? {
@@ -327,8 +327,8 @@ fn victims(view: &LockSnapshot, token: Option<Token>, force: bool) -> Result<Vec
 
 /// Deleting is repeated until the store says what came of it: the place is never used twice, so that harms nobody.
 async fn evict(locks: &Locks, name: &LockName, victim: &Holder, reason: &str) -> Result<bool, StoreError> {
-    match locks.evict(name, victim, reason).await {
-        Err(StoreError::Ambiguous(_)) => locks.evict(name, victim, reason).await.map(|_| true),
+    match locks.break_hold(name, victim, reason).await {
+        Err(StoreError::Ambiguous(_)) => locks.break_hold(name, victim, reason).await.map(|_| true),
         told => told,
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn start(verbose: u8, output: &Output) -> Result<(), Failure> {
             Failure::usage(format!("TENURE_LOG: {error}"))
                 .hint("write it as debug, or as tenure=debug,tenure_etcd=trace")
         })?,
-        None => of_ours(verbose),
+        None => own_targets(verbose),
     };
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
@@ -38,7 +38,7 @@ pub(crate) fn start(verbose: u8, output: &Output) -> Result<(), Failure> {
 }
 
 /// Other people's crates talk only when they are asked by name.
-fn of_ours(verbose: u8) -> Targets {
+fn own_targets(verbose: u8) -> Targets {
     let level = match verbose {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,

@@ -44,8 +44,8 @@ use tenure::client::Client;
 use tenure::store::Store;
 use tenure_core::id::NodeId;
 
-use crate::cli::{Cli, Command, InternalCommand};
-use crate::connect::{Decision, Purpose};
+use crate::cli::{Cli, CliCommand, InternalCommand};
+use crate::connect::{ConnectSettings, StorePurpose};
 use crate::failure::{Code, Failure};
 use crate::output::{Color, Output};
 
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error, &words),
     };
-    if let Some(Command::Internal(command)) = &cli.command
+    if let Some(CliCommand::Internal(command)) = &cli.command
         && let Some(code) = supervise::run_helper(command)
     {
         return code;
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             // Ctrl-C reaches the workers of a demo too; one report is enough.
-            let is_internal = matches!(cli.command, Some(Command::Internal(_)));
+            let is_internal = matches!(cli.command, Some(CliCommand::Internal(_)));
             // A reader that closed its pipe is not a failure, unless the pipe carries the report that something is held.
             let is_read = failure.code == Code::BrokenPipe && !cli.is_wrapper();
             let is_silent = is_read || (is_internal && failure.code == Code::Interrupted);
@@ -136,13 +136,13 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
     let done = runtime.block_on(async {
         match &cli.command {
             // These verbs run a command and handle signals themselves.
-            Some(Command::Lock(args)) => lock::run(args, &cli.global, output).await,
-            Some(Command::Elect(args)) => elect::run(args, &cli.global, output).await,
-            Some(Command::Once(args)) => once::run(args, &cli.global, output).await,
-            Some(Command::Register(args)) => register::run(args, &cli.global, output).await,
-            Some(Command::Worker(args)) => worker::run(args, &cli.global, output).await,
-            Some(Command::Demo(args)) => demo::run(args, &cli.global, output).await,
-            Some(Command::Internal(InternalCommand::Supervise(args))) => {
+            Some(CliCommand::Lock(args)) => lock::run(args, &cli.global, output).await,
+            Some(CliCommand::Elect(args)) => elect::run(args, &cli.global, output).await,
+            Some(CliCommand::Once(args)) => once::run(args, &cli.global, output).await,
+            Some(CliCommand::Register(args)) => register::run(args, &cli.global, output).await,
+            Some(CliCommand::Worker(args)) => worker::run(args, &cli.global, output).await,
+            Some(CliCommand::Demo(args)) => demo::run(args, &cli.global, output).await,
+            Some(CliCommand::Internal(InternalCommand::Supervise(args))) => {
                 supervise::run_test(args, output).await
             }
             _ => tokio::select! {
@@ -160,67 +160,69 @@ fn run_to_end(cli: &Cli, output: &Output) -> Result<ExitCode, Failure> {
 async fn run(cli: &Cli, output: &Output) -> Result<(), Failure> {
     let Some(command) = &cli.command else { return output.text(GREETING) };
     match command {
-        Command::Doctor => return doctor::run(&cli.global, output).await,
-        Command::Config(command) => return config::run(command, &cli.global, output),
-        Command::Completions { shell } => return output.text(&completions(*shell)),
-        Command::Version => return version::run(output),
-        Command::Internal(InternalCommand::Worker { node, ledger, ttl }) => {
-            return demo::play_worker(node, ledger, *ttl, &cli.global, output).await;
+        CliCommand::Doctor => return doctor::run(&cli.global, output).await,
+        CliCommand::Config(command) => return config::run(command, &cli.global, output),
+        CliCommand::Completions { shell } => return output.text(&completions(*shell)),
+        CliCommand::Version => return version::run(output),
+        CliCommand::Internal(InternalCommand::Worker { node, ledger, ttl }) => {
+            return demo::run_demo_worker(node, ledger, *ttl, &cli.global, output).await;
         }
         _ => {}
     }
     // Mistakes are reported before a store is opened.
     match command {
-        Command::Locks(command) => locks::check(command, output)?,
-        Command::Election(command) => election::check(command)?,
-        Command::Task(command) => task::check(command, output)?,
-        Command::Lease(command) => lease::check(command, output)?,
-        Command::Kv(command) => kv::check(command, output)?,
-        Command::Node(command) => node::check(command)?,
+        CliCommand::Locks(command) => locks::check(command, output)?,
+        CliCommand::Election(command) => election::check(command)?,
+        CliCommand::Task(command) => task::check(command, output)?,
+        CliCommand::Lease(command) => lease::check(command, output)?,
+        CliCommand::Kv(command) => kv::check(command, output)?,
+        CliCommand::Node(command) => node::check(command)?,
         _ => {}
     }
     let prepared = match command {
-        Command::Submit(args) => Some(submit::prepare(args).await?),
+        CliCommand::Submit(args) => Some(submit::prepare(args).await?),
         _ => None,
     };
-    let decision = connect::decide(&cli.global)?;
-    let store = connect::open_for(Purpose::of(Some(command)), &decision, output).await?;
-    let done = run_on_store(command, prepared, &decision, &store, output).await;
+    let settings = connect::decide(&cli.global)?;
+    let store = connect::open_for(StorePurpose::of(Some(command)), &settings, output).await?;
+    let done = run_on_store(command, prepared, &settings, &store, output).await;
     store.close().await;
     done
 }
 
 /// Runs a verb that needs a store.
 async fn run_on_store(
-    command: &Command,
-    prepared: Option<submit::Prepared>,
-    decision: &Decision,
+    command: &CliCommand,
+    prepared: Option<submit::PreparedTasks>,
+    settings: &ConnectSettings,
     store: &Store,
     output: &Output,
 ) -> Result<(), Failure> {
-    let namespace = &decision.namespace.value;
+    let namespace = &settings.namespace.value;
     let client = || {
-        let client = Client::new(store.clone(), namespace).identity(decision.actor());
-        match NodeId::parse(&decision.sender()) {
+        let client = Client::new(store.clone(), namespace).identity(settings.actor());
+        match NodeId::parse(&settings.sender()) {
             Ok(name) => client.named(name),
             // A host name that is no node id must not prevent commands.
             Err(_) => client,
         }
     };
-    let trail = || audit::Trail::new(namespace, decision.actor());
+    let trail = || audit::Trail::new(namespace, settings.actor());
     match (command, prepared) {
-        (Command::Submit(_), Some(prepared)) => submit::run(prepared, &client(), output).await,
-        (Command::Locks(command), _) => locks::run(command, store, namespace, decision.actor(), output).await,
-        (Command::Election(command), _) => {
-            election::run(command, store, namespace, &decision.sender(), output).await
+        (CliCommand::Submit(_), Some(prepared)) => submit::run(prepared, &client(), output).await,
+        (CliCommand::Locks(command), _) => {
+            locks::run(command, store, namespace, settings.actor(), output).await
         }
-        (Command::Task(command), _) => task::run(command, &client(), output).await,
-        (Command::Node(command), _) => node::run(command, &client(), namespace, output).await,
-        (Command::Status, _) => status::run(&client(), namespace, output).await,
-        (Command::Lease(command), _) => lease::run(command, store, (namespace, &trail()), output).await,
-        (Command::Kv(command), _) => kv::run(command, store, &trail(), output).await,
-        (Command::Service(command), _) => service::run(command, store, namespace, output).await,
-        (Command::Events(args), _) => events::run(args, store, namespace, output).await,
+        (CliCommand::Election(command), _) => {
+            election::run(command, store, namespace, &settings.sender(), output).await
+        }
+        (CliCommand::Task(command), _) => task::run(command, &client(), output).await,
+        (CliCommand::Node(command), _) => node::run(command, &client(), namespace, output).await,
+        (CliCommand::Status, _) => status::run(&client(), namespace, output).await,
+        (CliCommand::Lease(command), _) => lease::run(command, store, (namespace, &trail()), output).await,
+        (CliCommand::Kv(command), _) => kv::run(command, store, &trail(), output).await,
+        (CliCommand::Service(command), _) => service::run(command, store, namespace, output).await,
+        (CliCommand::Events(args), _) => events::run(args, store, namespace, output).await,
         _ => unreachable!("`run_to_end` and `run` handle every verb that needs no store"),
     }
 }

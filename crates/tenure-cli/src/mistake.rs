@@ -92,7 +92,7 @@ impl Mistake<'_> {
         if let Some(hint) = suggest::flag(&self.command, &word) {
             return refused("").hint(hint);
         }
-        if self.command == "tenure worker" {
+        if self.command == "tenure worker" && !typed.starts_with('-') {
             let command = self.after_separator().unwrap_or(typed.clone());
             return refused(": the command of a worker is given with --exec")
                 .hint(format!("write it as `tenure worker --exec '{command}'`"));

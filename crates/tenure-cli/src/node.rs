@@ -1,22 +1,22 @@
 //! `tenure node`: which nodes are alive, what they have, and telling them something.
 
-mod asking;
+mod command;
 mod drain;
 mod list;
 mod plan;
 
 use clap::{Args, Subcommand};
 use tenure::client::Client;
-use tenure::membership::Node;
+use tenure::member::Member;
 use tenure::snapshot::ClusterSnapshot;
-use tenure_core::command::{Balance, NodeCommand as Order};
+use tenure_core::command::{BalanceMode, NodeCommand as Command};
 use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_core::layout::Layout;
 use tenure_core::record::{MemberState, Timestamp};
 
 use crate::failure::{Code, Failure};
 use crate::output::Output;
-use crate::task::{PatienceArgs, parse, parse_node};
+use crate::task::{TimeoutArgs, parse, parse_node};
 
 /// What `--json` answers to these verbs carry as `schema`.
 const SCHEMA: &str = "tenure.node/v1";
@@ -31,9 +31,9 @@ pub(crate) enum NodeCommand {
     #[command(aliases = ["get", "describe"])]
     Show(NodeArgs),
     /// Let a node take no new tasks, also after a restart. What it has it keeps.
-    Freeze(AskArgs),
+    Freeze(NodeCommandArgs),
     /// Let a node take new tasks again, also one that is not alive.
-    Unfreeze(AskArgs),
+    Unfreeze(NodeCommandArgs),
     /// Have a node look now whether others should have some of its tasks.
     Balance(BalanceArgs),
     /// Have a node give all its tasks away and leave; shows how many are left, and ends when the node is empty and gone. A node that starts with
@@ -52,11 +52,11 @@ pub(crate) struct NodeArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct AskArgs {
+pub(crate) struct NodeCommandArgs {
     /// The node's id.
     id: String,
     #[command(flatten)]
-    patience: PatienceArgs,
+    timeout: TimeoutArgs,
 }
 
 #[derive(Args, Debug)]
@@ -66,7 +66,7 @@ pub(crate) struct TaskOfArgs {
     /// The task's id.
     task: String,
     #[command(flatten)]
-    patience: PatienceArgs,
+    timeout: TimeoutArgs,
 }
 
 #[derive(Args, Debug)]
@@ -79,9 +79,9 @@ pub(crate) struct BalanceArgs {
     dry_run: bool,
     /// Compute a dry run here, by this balancer, instead of asking the nodes.
     #[arg(long, value_enum, value_name = "NAME", requires = "dry_run")]
-    balance: Option<plan::Choice>,
+    balance: Option<plan::PlanBalancer>,
     #[command(flatten)]
-    patience: PatienceArgs,
+    timeout: TimeoutArgs,
 }
 
 /// Refuses what is wrong whatever the store holds.
@@ -111,43 +111,43 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let layout = Layout::new(namespace);
     let store = client.store();
-    let ask = async |id: &str, order: Order, patience: &PatienceArgs| {
-        asking::ask(&parse_node(id)?, order, patience.within(), client, output).await
+    let send = async |id: &str, order: Command, timeout: &TimeoutArgs| {
+        command::send_and_wait(&parse_node(id)?, order, timeout.within(), client, output).await
     };
     match command {
         NodeCommand::Ls => list::list(store, namespace, output).await,
         NodeCommand::Show(args) => list::show(&parse_node(&args.id)?, store, namespace, output).await,
-        NodeCommand::Freeze(args) => ask(&args.id, Order::Freeze, &args.patience).await,
+        NodeCommand::Freeze(args) => send(&args.id, Command::Freeze, &args.timeout).await,
         NodeCommand::Unfreeze(args) => {
-            asking::unfreeze(&parse_node(&args.id)?, args.patience.within(), client, output).await
+            command::unfreeze(&parse_node(&args.id)?, args.timeout.within(), client, output).await
         }
         NodeCommand::Balance(args) => match &args.id {
-            Some(id) if !args.dry_run => ask(id, Order::Balance(Balance::Act), &args.patience).await,
+            Some(id) if !args.dry_run => send(id, Command::Balance(BalanceMode::Act), &args.timeout).await,
             id => {
                 let node = id.as_deref().map(parse_node).transpose()?;
-                let within = args.patience.within().unwrap_or_default();
+                let within = args.timeout.within().unwrap_or_default();
                 plan::plan(node.as_ref(), (args.balance, within), client, namespace, output).await
             }
         },
         NodeCommand::Drain(args) => drain::drain(&parse_node(&args.id)?, args, client, &layout, output).await,
         NodeCommand::ReleaseTask(args) => {
             let (_, task) = args.names()?;
-            ask(&args.id, Order::ReleaseTask(task), &args.patience).await
+            send(&args.id, Command::ReleaseTask(task), &args.timeout).await
         }
         NodeCommand::StopTask(args) => {
             let (_, task) = args.names()?;
-            ask(&args.id, Order::StopTask(task), &args.patience).await
+            send(&args.id, Command::StopTask(task), &args.timeout).await
         }
     }
 }
 
 /// A time, if there is one: other writers of this layout say none.
-pub(crate) fn said(time: Timestamp) -> Option<String> {
+pub(crate) fn format_time(time: Timestamp) -> Option<String> {
     (time != Timestamp::default()).then(|| time.to_string())
 }
 
 /// The state of a node, for people: one that is frozen says so.
-fn state_of(snapshot: &ClusterSnapshot, node: &Node) -> String {
+fn state_of(snapshot: &ClusterSnapshot, node: &Member) -> String {
     match (node.record.state, snapshot.frozen.get(&node.id)) {
         (MemberState::Ready, Some(frozen)) => frozen.to_string(),
         (state, _) => state.as_str().to_owned(),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tenure::lock::Guard;
-use tenure::once::{Begun, Decision, EVERY_MIN, OnceRecord, RunGate, RunGateError, lock_of};
+use tenure::once::{Begun, EVERY_MIN, OnceDecision, OnceRecord, RunGate, RunGateError, lock_of};
 use tenure_core::id::LockName;
 use tenure_core::queue::LockMode;
 
@@ -122,7 +122,7 @@ impl PeriodicRun<'_> {
             return Err(Failure::usage("a command is missing").into());
         };
         // Most hosts come too late, and one read without the lock is enough for them.
-        if let Decision::Done(last) = self.decide(signals).await? {
+        if let OnceDecision::Done(last) = self.decide(signals).await? {
             return Err(self.already_run(&last));
         }
         let progress = WaitProgress::default();
@@ -151,7 +151,7 @@ impl PeriodicRun<'_> {
     }
 
     /// Reads whether a run is due, within the deadline of a start.
-    async fn decide(&self, signals: &mut Signals) -> Result<Decision, HoldExit> {
+    async fn decide(&self, signals: &mut Signals) -> Result<OnceDecision, HoldExit> {
         let deciding = tokio::time::timeout_at(self.context.start_by().into(), self.gate.decide());
         let decided = tokio::select! {
             biased;

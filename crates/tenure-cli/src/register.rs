@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use futures_util::future;
 use rustix::process::Signal;
-use tenure::session::{RegisterError, Registration, Session, SessionState};
+use tenure::session::{RegisterError, RegisteredKey, Session, SessionState};
 use tenure::store::Store;
 use tenure_core::id::Namespace;
 use tokio::sync::watch;
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use self::output::RegisterOutput;
 use self::pairs::RegisterPair;
 use crate::cli::Global;
-use crate::connect::{self, Decision, Purpose};
+use crate::connect::{self, ConnectSettings, StorePurpose};
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::hold::warn_of_long;
@@ -39,7 +39,7 @@ const REGISTER_WITHIN_MIN: Duration = Duration::from_millis(500);
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
 /// The same after a start that failed, because the 6 s are nearly over.
-const GIVE_UP_WITHIN: Duration = Duration::from_millis(200);
+const ABANDON_TIMEOUT: Duration = Duration::from_millis(200);
 
 const HELP: &str = "\
 A KEY of two parts is an instance of a service: web/1 is instance 1 of web, stored as /NAMESPACE/registry/services/web/1, and
@@ -83,8 +83,8 @@ impl RegisterArgs {
 /// Registers, runs the command or waits for a signal, and removes the keys.
 pub(crate) async fn run(args: &RegisterArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
     let begin = Instant::now();
-    let decision = connect::decide(global)?;
-    let namespace = decision.namespace.value.clone();
+    let settings = connect::decide(global)?;
+    let namespace = settings.namespace.value.clone();
     let pairs = pairs::parse(&args.pairs, &namespace)?;
     let program = args.command.first().map(|name| Program::find(name)).transpose()?;
     let mut signals = Signals::listen()
@@ -92,7 +92,7 @@ pub(crate) async fn run(args: &RegisterArgs, global: &Global, output: &Output) -
     let store = tokio::select! {
         biased;
         signal = signals.next_end() => return Ok(ended_by(signal)),
-        store = connect::open_for(Purpose::Hold, &decision, output) => store?,
+        store = connect::open_for(StorePurpose::Hold, &settings, output) => store?,
     };
     warn_of_long(args.ttl, output);
     // The session would go on asking for what no store grants.
@@ -100,17 +100,17 @@ pub(crate) async fn run(args: &RegisterArgs, global: &Global, output: &Output) -
     let session = Session::options().ttl(args.ttl).open(store.clone()).map_err(|error| {
         Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
     })?;
-    let scene = RegisterContext { begin, decision, namespace, store, output };
+    let scene = RegisterContext { begin, settings, namespace, store, output };
     let done = keep(args, &pairs, program.as_ref(), &scene, &session, &mut signals).await;
     // The session has ended its own requests by now; whatever else is open ends with the process.
-    let _ = tokio::time::timeout(GIVE_UP_WITHIN, scene.store.close()).await;
+    let _ = tokio::time::timeout(ABANDON_TIMEOUT, scene.store.close()).await;
     done
 }
 
 /// What stands around a registration.
 struct RegisterContext<'a> {
     begin: Instant,
-    decision: Decision,
+    settings: ConnectSettings,
     namespace: Namespace,
     store: Store,
     output: &'a Output,
@@ -138,7 +138,7 @@ async fn keep(
         Ok(registrations) => registrations,
         Err(failure) => {
             // The keys are wanted no more; one that was put and cannot be removed now ends with its lease.
-            let _ = tokio::time::timeout(GIVE_UP_WITHIN, session.close()).await;
+            let _ = tokio::time::timeout(ABANDON_TIMEOUT, session.close()).await;
             return Err(failure);
         }
     };
@@ -176,11 +176,11 @@ async fn register(
     pairs: &[RegisterPair],
     scene: &RegisterContext<'_>,
     session: &Session,
-) -> Result<Vec<Registration>, Failure> {
+) -> Result<Vec<RegisteredKey>, Failure> {
     let within = START_WITHIN.saturating_sub(scene.begin.elapsed()).max(REGISTER_WITHIN_MIN);
     let wishes = pairs.iter().map(|pair| {
-        let wish = session.register(pair.path.clone(), pair.value.clone()).within(within);
-        if args.create_only { wish.create_only() } else { wish }.into_future()
+        let wish = session.register_raw(pair.path.clone(), pair.value.clone()).timeout(within);
+        if args.create_only { wish.if_absent() } else { wish }.into_future()
     });
     let answers = future::join_all(wishes).await;
     pairs.iter().zip(answers).map(|(pair, answer)| answer.map_err(|error| refused(pair, error))).collect()
@@ -189,19 +189,21 @@ async fn register(
 fn refused(pair: &RegisterPair, error: RegisterError) -> Failure {
     let key = escape(pair.name.as_str().as_bytes());
     match error {
-        RegisterError::Taken => Failure::new(Code::Conflict, format!("somebody else has registered {key}"))
-            .hint("see who with `tenure kv get KEY --json`, or leave --create-only out"),
-        RegisterError::NotYet { within } => {
-            Failure::new(Code::Unavailable, format!("the store did not take {key} within {within:.1?}"))
+        RegisterError::Held { .. } => {
+            Failure::new(Code::Conflict, format!("somebody else has registered {key}"))
+                .hint("see who with `tenure kv get KEY --json`, or leave --create-only out")
+        }
+        RegisterError::Timeout { after } => {
+            Failure::new(Code::Unavailable, format!("the store did not take {key} within {after:.1?}"))
                 .hint("run `tenure doctor`")
         }
-        RegisterError::Refused(error) => Failure::from(error).while_doing(&key),
+        RegisterError::Store(error) => Failure::from(error).while_doing(&key),
         other => Failure::new(Code::Failed, format!("{key}: {other}")).hint("run the command again"),
     }
 }
 
 /// The TTL that the store granted; says so if it is another than was asked for.
-async fn granted(asked: Duration, registrations: &[Registration], scene: &RegisterContext<'_>) -> Duration {
+async fn granted(asked: Duration, registrations: &[RegisteredKey], scene: &RegisterContext<'_>) -> Duration {
     let Some(first) = registrations.first() else { return asked };
     let view = tokio::time::timeout(REGISTER_WITHIN_MIN, scene.store.lease(first.lease)).await;
     // A store that fails just now is the session's business; it is asked for a figure here.
@@ -215,10 +217,10 @@ async fn granted(asked: Duration, registrations: &[Registration], scene: &Regist
 /// What the command's environment has beside ours.
 fn environment(
     scene: &RegisterContext<'_>,
-    registrations: &[Registration],
+    registrations: &[RegisteredKey],
     ttl: Duration,
 ) -> Vec<(&'static str, OsString)> {
-    let node = match &scene.decision.node {
+    let node = match &scene.settings.node {
         Some(node) => node.value.clone(),
         None => rustix::system::uname().nodename().to_string_lossy().into_owned(),
     };

@@ -14,7 +14,7 @@ use tenure::service::Services;
 use tenure::store::Store;
 use tenure_core::id::{Namespace, ServiceName};
 
-use self::rows::{InstanceRow, SetAside};
+use self::rows::{InstanceRow, UnreadableInstance};
 use crate::failure::{Code, Failure};
 use crate::lease_remaining::remaining;
 use crate::output::Output;
@@ -69,7 +69,7 @@ async fn ls(services: &Services, output: &Output) -> Result<(), Failure> {
         name: String,
         instances: u64,
     }
-    let everything = services.everything().await?;
+    let everything = services.all_instances().await?;
     let mut counts: BTreeMap<&ServiceName, u64> = BTreeMap::new();
     for instance in everything.members() {
         *counts.entry(&instance.id.0).or_default() += 1;
@@ -106,7 +106,7 @@ async fn show(
         name: String,
         instances: Vec<InstanceRow>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        set_aside: Vec<SetAside>,
+        set_aside: Vec<UnreadableInstance>,
         revision: String,
     }
     let list = services.instances(name).await?;
@@ -126,7 +126,7 @@ async fn show(
             schema: SCHEMA,
             name: name.to_string(),
             instances: instances.collect(),
-            set_aside: list.set_aside().iter().map(SetAside::new).collect(),
+            set_aside: list.set_aside().iter().map(UnreadableInstance::new).collect(),
             revision: list.revision.to_string(),
         });
     }

@@ -12,7 +12,7 @@ use tenure_core::id::Namespace;
 use tenure_core::layout::Layout;
 use tenure_core::task::TaskState;
 
-use self::warnings::Warning;
+use self::warnings::StatusWarning;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -33,7 +33,7 @@ struct StatusReport<'a> {
     locks: Vec<LockSummary>,
     nodes: Vec<NodeSummary>,
     tasks: TaskCounts,
-    warnings: Vec<Warning>,
+    warnings: Vec<StatusWarning>,
     revision: String,
 }
 

@@ -78,20 +78,20 @@ impl SubmitArgs {
 }
 
 /// What is to be submitted, checked.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedTasks {
     tasks: Vec<NewTask>,
     /// How long to wait for their ends; not at all if none.
     wait: Option<Duration>,
 }
 
 /// Reads and checks what was typed.
-pub(crate) async fn prepare(args: &SubmitArgs) -> Result<Prepared, Failure> {
+pub(crate) async fn prepare(args: &SubmitArgs) -> Result<PreparedTasks, Failure> {
     let wait = args.wait.map(|within| within.unwrap_or(Duration::MAX));
     let tasks = match &args.file {
         Some(path) => batch::read(path).await?,
         None => alike(args)?,
     };
-    Ok(Prepared { tasks, wait })
+    Ok(PreparedTasks { tasks, wait })
 }
 
 fn alike(args: &SubmitArgs) -> Result<Vec<NewTask>, Failure> {
@@ -139,22 +139,22 @@ fn parse_label(text: &str) -> Result<(String, String), String> {
 }
 
 /// Submits it, and waits if that is wanted.
-pub(crate) async fn run(prepared: Prepared, client: &Client, output: &Output) -> Result<(), Failure> {
-    let Prepared { tasks, wait } = prepared;
+pub(crate) async fn run(prepared: PreparedTasks, client: &Client, output: &Output) -> Result<(), Failure> {
+    let PreparedTasks { tasks, wait } = prepared;
     let ids: Vec<TaskId> = tasks.iter().map(|task| task.id().clone()).collect();
     let results = client.submit_many(tasks).await;
-    let mut told = Told::default();
+    let mut told = SubmitResult::default();
     for (id, result) in ids.into_iter().zip(results) {
         match result {
             Ok(Submitted::Accepted) => told.accepted.push(id),
             Ok(Submitted::Ended(state)) => {
-                told.ended.push(Before { id: id.to_string(), state: state.as_str() });
+                told.ended.push(EndedTask { id: id.to_string(), state: state.as_str() });
                 told.accepted.push(id);
             }
             Err(error) => told.refused.push((id, error)),
         }
     }
-    told.tell(output)?;
+    told.report(output)?;
     if let Some(failure) = told.failure() {
         return Err(failure);
     }
@@ -166,30 +166,30 @@ pub(crate) async fn run(prepared: Prepared, client: &Client, output: &Output) ->
 
 /// What came of it.
 #[derive(Default)]
-struct Told {
+struct SubmitResult {
     accepted: Vec<TaskId>,
     /// Those of the accepted that will not run.
-    ended: Vec<Before>,
+    ended: Vec<EndedTask>,
     refused: Vec<(TaskId, SubmitError)>,
 }
 
 /// A task that has ended before.
 #[derive(Serialize)]
-struct Before {
+struct EndedTask {
     id: String,
     state: &'static str,
 }
 
-impl Told {
-    fn tell(&self, output: &Output) -> Result<(), Failure> {
+impl SubmitResult {
+    fn report(&self, output: &Output) -> Result<(), Failure> {
         #[derive(Serialize)]
-        struct Answer<'a> {
+        struct SubmitReport<'a> {
             schema: &'static str,
             submitted: usize,
             ids: Vec<&'a str>,
-            ended: &'a [Before],
+            ended: &'a [EndedTask],
         }
-        for Before { id, state } in self.ended.iter().take(NAMED_MAX) {
+        for EndedTask { id, state } in self.ended.iter().take(NAMED_MAX) {
             output.note(&format!(
                 "'{id}' is accepted and will not run, because a task with this id is {state} already; \
                  `tenure task forget {id}` lets it run"
@@ -203,7 +203,12 @@ impl Told {
         }
         let ids: Vec<&str> = self.accepted.iter().map(TaskId::as_str).collect();
         if output.is_json {
-            return output.object(&Answer { schema: SCHEMA, submitted: ids.len(), ids, ended: &self.ended });
+            return output.object(&SubmitReport {
+                schema: SCHEMA,
+                submitted: ids.len(),
+                ids,
+                ended: &self.ended,
+            });
         }
         let rows: Vec<Vec<String>> = ids.into_iter().map(|id| vec![id.to_owned()]).collect();
         output.table(&["id"], &rows)

@@ -1,4 +1,4 @@
-//! Running a command for as long as something is held: under one roof for every wrapper.
+//! Runs a command for as long as something is held: under one roof for every wrapper.
 //!
 //! The command runs in a process group of its own, in the foreground if we are, as the child of a reaper below which everything stays that the
 //! command starts. Signals to us are passed on. When what it relies on ends, the command is asked to stop and then killed; `course` decides when.
@@ -37,8 +37,8 @@ use tokio::sync::watch;
 
 pub(crate) use launch::raise_open_files;
 pub(crate) use lookup::Program;
-pub(crate) use outcome::{Outcome, ProcessEnd};
-pub(crate) use pooled::{PooledCommand, run_beside};
+pub(crate) use outcome::{CommandExit, ProcessEnd};
+pub(crate) use pooled::{PooledCommand, run_pooled};
 pub(crate) use sentinel::GroupLease;
 pub(crate) use sentinel_pool::SentinelPool;
 pub(crate) use signals::Signals;
@@ -46,7 +46,7 @@ pub(crate) use stop_schedule::{Deadlines, StopTimes, SupervisorAction};
 pub(crate) use test_command::{SuperviseArgs, run_test};
 
 use self::launch::Launch;
-use self::process_tree::{Change, Tree, left_running};
+use self::process_tree::{ProcessTree, TreeChange, left_running};
 use self::sentinel::Sentinel;
 use self::stop_schedule::{ScheduleInput, StopSchedule};
 use self::terminal::Terminal;
@@ -93,10 +93,10 @@ pub(crate) async fn run(
     mut terms: watch::Receiver<StopTimes>,
     signals: &mut Signals,
     output: &Output,
-) -> Result<Outcome, Failure> {
+) -> Result<CommandExit, Failure> {
     let now = *terms.borrow_and_update();
     let mut course = StopSchedule::new(job.grace, job.signal);
-    let mut running = Running::start(job, now.deadlines).await?;
+    let mut running = RunningCommand::start(job, now.deadlines).await?;
     for signal in course.handle(ScheduleInput::StopTimes(now), BootClock.now()) {
         running.send(signal, output);
     }
@@ -139,7 +139,7 @@ pub(crate) async fn run(
                 running.resume(output);
                 continue;
             }
-            SupervisorEvent::Changed(Change::Gone) => break,
+            SupervisorEvent::Changed(TreeChange::Gone) => break,
             SupervisorEvent::Changed(change) => {
                 running.note(change, output);
                 continue;
@@ -153,7 +153,7 @@ pub(crate) async fn run(
     // Should we have been stopped ourselves, as by Ctrl-Z, the sentinel has ended it, and we learn of its end before we look at the clock.
     let is_too_late = running.deadlines.is_some_and(|deadlines| BootClock.now() >= deadlines.term);
     running.finish().await;
-    Ok(Outcome {
+    Ok(CommandExit {
         end,
         is_lost: course.is_lost() || is_too_late,
         is_stopped,
@@ -168,15 +168,15 @@ enum SupervisorEvent {
     NoFeed,
     SentinelGone,
     Continued,
-    Changed(Change),
+    Changed(TreeChange),
 }
 
 /// A command that has no other beside it: its life hangs on one thing.
 const ONLY: GroupLease = GroupLease(0);
 
 /// A command that runs, or what it left running.
-struct Running {
-    tree: Tree,
+struct RunningCommand {
+    tree: ProcessTree,
     /// None once it was ended by somebody and no other could be started; everybody is killed then.
     sentinel: Option<Sentinel>,
     terminal: Option<Terminal>,
@@ -184,8 +184,8 @@ struct Running {
     deadlines: Option<Deadlines>,
 }
 
-impl Running {
-    async fn start(job: &Job<'_>, deadlines: Option<Deadlines>) -> Result<Running, Failure> {
+impl RunningCommand {
+    async fn start(job: &Job<'_>, deadlines: Option<Deadlines>) -> Result<RunningCommand, Failure> {
         let cannot = |error: io::Error| unsupervised(&error);
         let continued = signals::stream(Signal::CONT).map_err(cannot)?;
         let mut sentinel = Sentinel::start().map_err(cannot)?;
@@ -197,15 +197,15 @@ impl Running {
         // Only now: the sentinel ends a command that comes after this, but not one that was late before it was guarded.
         if deadlines.is_some_and(|deadlines| BootClock.now() >= deadlines.term) {
             sentinel.dismiss().await;
-            launch.give_up();
+            launch.abort();
             return Err(too_late());
         }
-        let terminal = Terminal::of_ours();
+        let terminal = Terminal::own();
         if let Some(terminal) = &terminal {
             terminal.give(group).map_err(cannot)?;
         }
         match launch.go(job.program, io::stdin().as_fd()).await {
-            Ok(tree) => Ok(Running { tree, sentinel: Some(sentinel), terminal, continued, deadlines }),
+            Ok(tree) => Ok(RunningCommand { tree, sentinel: Some(sentinel), terminal, continued, deadlines }),
             Err((failure, unstarted)) => {
                 if let Some(terminal) = &terminal {
                     terminal.take_back(group).map_err(cannot)?;
@@ -235,7 +235,7 @@ impl Running {
 
     /// Waits for something new of the command, of its tree or of the sentinel.
     async fn next(&mut self) -> SupervisorEvent {
-        let Running { sentinel, continued, tree, .. } = self;
+        let RunningCommand { sentinel, continued, tree, .. } = self;
         let unguarded = async {
             match sentinel {
                 Some(sentinel) => sentinel.gone().await,
@@ -251,11 +251,11 @@ impl Running {
     }
 
     /// Takes note of a change in the tree.
-    fn note(&mut self, change: Change, output: &Output) {
+    fn note(&mut self, change: TreeChange, output: &Output) {
         match change {
-            Change::Stopped(Signal::STOP) | Change::Gone => {}
-            Change::Stopped(_) => self.suspend(output),
-            Change::Ended => {
+            TreeChange::Stopped(Signal::STOP) | TreeChange::Gone => {}
+            TreeChange::Stopped(_) => self.suspend(output),
+            TreeChange::Ended => {
                 if let Some(terminal) = &self.terminal
                     && let Err(error) = terminal.take_back(self.tree.id.group)
                 {
@@ -264,7 +264,7 @@ impl Running {
                 // The last moment at which the group certainly is the command's own was before this.
                 self.tree.reap_command();
             }
-            Change::Left(names) => output.note(&left_running(&names)),
+            TreeChange::Left(names) => output.note(&left_running(&names)),
         }
     }
 

@@ -1,10 +1,10 @@
 //! `tenure task`: what tasks there are, how they stand, and telling them something.
 
-mod asking;
+mod command;
+mod delete;
 mod list;
-mod removing;
+mod rows;
 mod select;
-mod shape;
 mod show;
 mod wait;
 
@@ -15,11 +15,11 @@ use tenure::client::{Client, TaskView};
 use tenure_core::id::{NodeId, TaskId};
 use tenure_core::task::{TaskMessage, TaskState};
 
-pub(crate) use asking::{PatienceArgs, acknowledged, settled};
-pub(crate) use shape::unreadable;
+pub(crate) use command::{TimeoutArgs, acknowledged, note_acknowledged};
+pub(crate) use rows::unreadable;
 pub(crate) use wait::wait_for;
 
-use self::select::{Act, SelectArgs};
+use self::select::{BulkAction, SelectArgs};
 
 use crate::duration;
 use crate::failure::Failure;
@@ -31,24 +31,24 @@ const SCHEMA: &str = "tenure.task/v1";
 /// The verbs. Commands go to whoever owns the task, and wait until it has acknowledged them.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TaskCommand {
-    /// List the tasks, all at one revision: id, kind, state, owner, fence, attempt, when it was submitted and last changed.
+    /// List the tasks, all at one revision: id, kind, state, owner, token, attempt, when it was submitted and last changed.
     #[command(alias = "list")]
     Ls(list::ListArgs),
     /// Show all that is known of a task; exit 3 if nothing is.
     #[command(aliases = ["get", "describe"])]
     Show(TaskArgs),
     /// Stop a task until it is resumed.
-    Pause(AskArgs),
+    Pause(TaskCommandArgs),
     /// Run a task that is paused or sleeps.
-    Resume(AskArgs),
+    Resume(TaskCommandArgs),
     /// Stop a task until a time, and run it again then.
     Sleep(SleepArgs),
     /// End a task, not done.
     Kill(KillArgs),
     /// Have a task run by another node.
-    Release(AskArgs),
+    Release(TaskCommandArgs),
     /// Have a task's progress kept now.
-    Checkpoint(AskArgs),
+    Checkpoint(TaskCommandArgs),
     /// Show what a task has been through: every change of its state, and its errors.
     History(TaskArgs),
     /// Wait until tasks have ended. Exit 0 if all completed, 10 if one failed, 11 if one was killed, 8 if it takes longer than --wait.
@@ -70,11 +70,11 @@ pub(crate) struct TaskArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct AskArgs {
+pub(crate) struct TaskCommandArgs {
     /// The task's id.
     id: String,
     #[command(flatten)]
-    patience: PatienceArgs,
+    timeout: TimeoutArgs,
 }
 
 #[derive(Args, Debug)]
@@ -85,7 +85,7 @@ pub(crate) struct SleepArgs {
     #[arg(value_name = "DUR|TIME")]
     until: String,
     #[command(flatten)]
-    patience: PatienceArgs,
+    timeout: TimeoutArgs,
 }
 
 #[derive(Args, Debug)]
@@ -93,7 +93,7 @@ pub(crate) struct KillArgs {
     #[command(flatten)]
     select: SelectArgs,
     #[command(flatten)]
-    patience: PatienceArgs,
+    timeout: TimeoutArgs,
 }
 
 #[derive(Args, Debug)]
@@ -106,17 +106,20 @@ pub(crate) struct WaitArgs {
     wait: Option<Duration>,
 }
 
-const KILL: Act = Act { verb: "kill", doing: "killing", done: "killed", applies: |task| !has_ended(task) };
+const KILL: BulkAction =
+    BulkAction { verb: "kill", doing: "killing", done: "killed", applies: |task| !has_ended(task) };
 
-const RM: Act =
-    Act { verb: "delete", doing: "deleting", done: "deleted", applies: |task| task.card.is_some() };
+const RM: BulkAction =
+    BulkAction { verb: "delete", doing: "deleting", done: "deleted", applies: |task| task.card.is_some() };
 
-const RETRY: Act = Act { verb: "retry", doing: "retrying", done: "retried", applies: was_not_completed };
+const RETRY: BulkAction =
+    BulkAction { verb: "retry", doing: "retrying", done: "retried", applies: was_not_completed };
 
 /// With --state completed.
-const RETRY_ALL: Act = Act { applies: has_ended, ..RETRY };
+const RETRY_ALL: BulkAction = BulkAction { applies: has_ended, ..RETRY };
 
-const FORGET: Act = Act { verb: "forget", doing: "forgetting", done: "forgotten", applies: has_ended };
+const FORGET: BulkAction =
+    BulkAction { verb: "forget", doing: "forgetting", done: "forgotten", applies: has_ended };
 
 fn was_not_completed(task: &TaskView) -> bool {
     has_ended(task) && task.state_kind() != Some(TaskState::Completed)
@@ -141,7 +144,7 @@ pub(crate) fn check(command: &TaskCommand, output: &Output) -> Result<(), Failur
         TaskCommand::Kill(args) => args.select.check(&KILL, output),
         TaskCommand::Sleep(args) => {
             parse(&args.id)?;
-            asking::until(&args.until).map(drop)
+            command::until(&args.until).map(drop)
         }
         TaskCommand::Wait(args) => args.ids.iter().try_for_each(|id| parse(id).map(drop)),
     }
@@ -149,27 +152,27 @@ pub(crate) fn check(command: &TaskCommand, output: &Output) -> Result<(), Failur
 
 /// Runs a verb.
 pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output) -> Result<(), Failure> {
-    let ask = async |args: &AskArgs, message: TaskMessage| {
-        asking::ask(&parse(&args.id)?, message, &args.patience, client, output).await
+    let send = async |args: &TaskCommandArgs, message: TaskMessage| {
+        command::send_and_wait(&parse(&args.id)?, message, &args.timeout, client, output).await
     };
     match command {
         TaskCommand::Ls(args) => list::list(args, client, output).await,
         TaskCommand::Show(args) => show::show(&parse(&args.id)?, client, output).await,
         TaskCommand::History(args) => show::history(&parse(&args.id)?, client, output).await,
-        TaskCommand::Pause(args) => ask(args, TaskMessage::Pause).await,
-        TaskCommand::Resume(args) => ask(args, TaskMessage::Run).await,
-        TaskCommand::Release(args) => ask(args, TaskMessage::Release).await,
-        TaskCommand::Checkpoint(args) => ask(args, TaskMessage::Checkpoint { blob: None }).await,
+        TaskCommand::Pause(args) => send(args, TaskMessage::Pause).await,
+        TaskCommand::Resume(args) => send(args, TaskMessage::Run).await,
+        TaskCommand::Release(args) => send(args, TaskMessage::Release).await,
+        TaskCommand::Checkpoint(args) => send(args, TaskMessage::Checkpoint { blob: None }).await,
         TaskCommand::Kill(args) => {
             let kill = async |id: TaskId| {
                 let message = TaskMessage::Kill { reason: args.select.reason.clone() };
-                asking::ask(&id, message, &args.patience, client, output).await
+                command::send_and_wait(&id, message, &args.timeout, client, output).await
             };
             args.select.each(&KILL, client, output, kill).await
         }
         TaskCommand::Sleep(args) => {
-            let message = TaskMessage::Sleep { until: asking::until(&args.until)? };
-            asking::ask(&parse(&args.id)?, message, &args.patience, client, output).await
+            let message = TaskMessage::Sleep { until: command::until(&args.until)? };
+            command::send_and_wait(&parse(&args.id)?, message, &args.timeout, client, output).await
         }
         TaskCommand::Wait(args) => {
             let ids = args.ids.iter().map(|id| parse(id)).collect::<Result<_, _>>()?;
@@ -177,15 +180,15 @@ pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output)
         }
         TaskCommand::Rm(args) => {
             let client = &client.clone().because(args.reason.as_deref().unwrap_or_default());
-            args.each(&RM, client, output, async |id| removing::remove(&id, client, output).await).await
+            args.each(&RM, client, output, async |id| delete::remove(&id, client, output).await).await
         }
         TaskCommand::Retry(args) => {
             let act = if args.names(TaskState::Completed) { RETRY_ALL } else { RETRY };
-            args.each(&act, client, output, async |id| removing::retry(&id, client, output).await).await
+            args.each(&act, client, output, async |id| delete::retry(&id, client, output).await).await
         }
         TaskCommand::Forget(args) => {
             let client = &client.clone().because(args.reason.as_deref().unwrap_or_default());
-            args.each(&FORGET, client, output, async |id| removing::forget(&id, client, output).await).await
+            args.each(&FORGET, client, output, async |id| delete::forget(&id, client, output).await).await
         }
     }
 }

@@ -3,17 +3,17 @@
 //! The library's node claims, balances and releases; each task is a child process under the supervision that `lock` has.
 
 mod args;
-mod choice;
+mod checkpoint_dir;
+mod checkpoint_file;
 mod exec;
-mod folder;
 mod http;
 mod keep;
 mod metrics;
+mod output;
 mod pending;
-mod progress;
+mod selector;
 mod shell;
-mod tail;
-mod words;
+mod stderr_tail;
 
 use std::future::IntoFuture;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tenure::Tenure;
 use tenure::client::Client;
-use tenure::membership::JoinError;
+use tenure::member::JoinError;
 use tenure::session::Session;
 use tenure::store::Store;
 use tenure::worker::{WorkerEnd, WorkerEvent};
@@ -34,14 +34,14 @@ use tokio::sync::{mpsc, watch};
 
 pub(crate) use args::WorkerArgs;
 
-use self::args::Prepared;
-use self::exec::{Crew, Exec};
-use self::folder::Folder;
-use self::http::Pages;
+use self::args::PreparedWorker;
+use self::checkpoint_dir::CheckpointDir;
+use self::exec::{Exec, ExecPool};
+use self::http::HttpPages;
 use self::metrics::Metrics;
-use self::words::Words;
+use self::output::WorkerOutput;
 use crate::cli::Global;
-use crate::connect::{self, Purpose};
+use crate::connect::{self, StorePurpose};
 use crate::failure::{Code, Failure};
 use crate::hold::{HoldExit, listen, warn_of_long};
 use crate::output::Output;
@@ -56,18 +56,18 @@ const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 /// Works until a signal, until it is drained, or until it cannot any more.
 pub(crate) async fn run(args: &WorkerArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
     let mut signals = listen()?;
-    let decision = connect::decide(global)?;
-    let namespace = decision.namespace.value.clone();
-    let prepared = Prepared::check(args, &decision).await?;
+    let settings = connect::decide(global)?;
+    let namespace = settings.namespace.value.clone();
+    let prepared = PreparedWorker::check(args, &settings).await?;
     warn_of_long(prepared.timing.ttl, output);
     let watched = match &args.http {
-        Some(address) => Some(Watched::bind(address).await?),
+        Some(address) => Some(HttpEndpoint::bind(address).await?),
         None => None,
     };
     let store = tokio::select! {
         biased;
         signal = signals.next_end() => return HoldExit::signal(signal).exit(),
-        store = connect::open_for(Purpose::Hold, &decision, output) => store?,
+        store = connect::open_for(StorePurpose::Hold, &settings, output) => store?,
     };
     let done = work(args, prepared, watched, &namespace, &store, &mut signals, output).await;
     let _ = tokio::time::timeout(CLOSE_WITHIN, store.close()).await;
@@ -75,48 +75,48 @@ pub(crate) async fn run(args: &WorkerArgs, global: &Global, output: &Output) -> 
 }
 
 /// Where others watch over us.
-struct Watched {
+struct HttpEndpoint {
     listener: TcpListener,
     metrics: Metrics,
 }
 
-impl Watched {
-    async fn bind(address: &str) -> Result<Watched, Failure> {
+impl HttpEndpoint {
+    async fn bind(address: &str) -> Result<HttpEndpoint, Failure> {
         let listener = http::bind(address).await?;
         let metrics = Metrics::default();
         // Only one can be installed in a process, and nobody else does.
         ::metrics::set_global_recorder(metrics.clone())
             .map_err(|error| Failure::new(Code::Failed, format!("nothing can be counted: {error}")))?;
-        Ok(Watched { listener, metrics })
+        Ok(HttpEndpoint { listener, metrics })
     }
 }
 
 async fn work(
     args: &WorkerArgs,
-    prepared: Prepared,
-    watched: Option<Watched>,
+    prepared: PreparedWorker,
+    watched: Option<HttpEndpoint>,
     namespace: &Namespace,
     store: &Store,
     signals: &mut Signals,
     output: &Output,
 ) -> Result<ExitCode, Failure> {
-    let Prepared { shell, timing, node: id, options } = prepared;
+    let PreparedWorker { shell, timing, node: id, options } = prepared;
     store.info().limits.grant_ttl(timing.ttl)?;
     let session = Session::options().ttl(timing.ttl).open(store.clone()).map_err(|error| {
         Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
     })?;
-    let folder = Folder::make()
+    let folder = CheckpointDir::create()
         .map_err(|error| Failure::new(Code::Failed, format!("no temporary folder can be made: {error}")))?;
-    let post = SentinelPool::start().map_err(|error| {
+    let sentinels = SentinelPool::start().map_err(|error| {
         Failure::new(Code::Failed, format!("the sentinel cannot be started: {error}"))
             .hint("see how many processes and open files you may have with `ulimit -a`")
     })?;
     let (end_now, is_ending) = watch::channel(false);
     let (remarks, mut remarked) = mpsc::unbounded_channel();
-    let crew = Crew {
+    let pool = ExecPool {
         shell,
         timing,
-        post: post.clone(),
+        sentinels: sentinels.clone(),
         folder: folder.path().to_owned(),
         namespace: namespace.to_string(),
         node: id.to_string(),
@@ -126,10 +126,10 @@ async fn work(
         remarks,
         output: *output,
     };
-    let words = Words { node: id.as_str(), quiet: output.is_quiet, output };
+    let words = WorkerOutput { node: id.as_str(), quiet: output.is_quiet, output };
     let tenure =
         Tenure::on_session(&session, namespace).map_err(|error| Failure::usage(error.to_string()))?;
-    let joining = options.start(tenure.worker(&id), &Exec::new(crew));
+    let joining = options.start(tenure.worker(&id), &Exec::new(pool));
     let node = tokio::select! {
         biased;
         signal = signals.next_end() => return HoldExit::signal(signal).exit(),
@@ -138,14 +138,14 @@ async fn work(
     let mut events = node.events();
     let (leaving, is_leaving) = watch::channel(false);
     let address = watched.as_ref().and_then(|watched| http::address_of(&watched.listener));
-    let watchers = watched.map(|Watched { listener, metrics }| {
-        let pages = Pages { status: node.status(), is_leaving, metrics };
+    let watchers = watched.map(|HttpEndpoint { listener, metrics }| {
+        let pages = HttpPages { status: node.status(), is_leaving, metrics };
         // Until the very end: whoever watches wants to see that, too.
         tokio::spawn(http::serve(listener, pages))
     });
     words.joined(address, frozen(store, namespace, &id).await.as_ref());
     if !args.matches.is_empty() {
-        choice::warn_of_nothing(&args.matches, &Client::new(store.clone(), namespace), output).await;
+        selector::warn_of_nothing(&args.matches, &Client::new(store.clone(), namespace), output).await;
     }
     let (mut ending, mut asked) = (None, 0_u32);
     let end = loop {
@@ -182,7 +182,7 @@ async fn work(
     while let Some(Some(event)) = events.next().now_or_never() {
         words.event(&event);
     }
-    let code = finish(&end, &session, &post, &words).await;
+    let code = finish(&end, &session, &sentinels, &words).await;
     if let Some(watchers) = watchers {
         watchers.abort();
     }
@@ -201,14 +201,14 @@ async fn frozen(store: &Store, namespace: &Namespace, id: &NodeId) -> Option<Fro
 async fn finish(
     end: &WorkerEnd,
     session: &Session,
-    post: &SentinelPool,
-    words: &Words<'_>,
+    sentinels: &SentinelPool,
+    words: &WorkerOutput<'_>,
 ) -> Result<ExitCode, Failure> {
     match end {
         WorkerEnd::Left { running } if running.is_empty() => {
             // Without its keys the lease holds nothing: whether it ends now or by itself matters to nobody.
             let _ = tokio::time::timeout(CLOSE_WITHIN, session.close()).await;
-            post.close().await;
+            sentinels.close().await;
             words.left();
             Ok(ExitCode::SUCCESS)
         }
@@ -226,12 +226,12 @@ async fn finish(
             .hint("nobody runs them before their lease is over; see what their processes wait for with `ps`"))
         }
         WorkerEnd::Replaced => {
-            post.close().await;
+            sentinels.close().await;
             Err(Failure::new(Code::Conflict, format!("another node has taken the id '{}'", words.node))
                 .hint("see it with `tenure node ls`, and give each worker an id of its own with --node"))
         }
         WorkerEnd::Store(error) => {
-            post.close().await;
+            sentinels.close().await;
             Err(Failure::from(error.clone()).while_doing("the store can never be used again"))
         }
         _ => Err(Failure::new(Code::Failed, "the node has ended")),
@@ -240,7 +240,7 @@ async fn finish(
 
 fn not_joined(error: &JoinError, args: &WorkerArgs) -> Failure {
     match error {
-        JoinError::Alive(other) => {
+        JoinError::Held { by: other } => {
             let hint = match args.wait {
                 None => {
                     "choose another --node, or wait with --wait 20s until its lease is over if it is dead"
@@ -249,7 +249,7 @@ fn not_joined(error: &JoinError, args: &WorkerArgs) -> Failure {
             };
             Failure::new(Code::Conflict, other.to_string()).hint(hint)
         }
-        JoinError::NotYet { .. } => {
+        JoinError::Timeout { .. } => {
             Failure::new(Code::Unavailable, error.to_string()).hint("run `tenure doctor`")
         }
         JoinError::Store(error) => error.clone().into(),

@@ -37,7 +37,7 @@ pub enum Jitter {
 
 /// The rule of waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Retry {
+pub struct Backoff {
     /// How the longest wait grows.
     pub growth: Growth,
     /// The longest wait after the first failure.
@@ -67,9 +67,9 @@ pub enum InvalidBackoff {
     },
 }
 
-impl Retry {
+impl Backoff {
     /// 1, 2, 4, 8 s, scattered, forgotten after 10 s of health: what sessions do unless told otherwise.
-    pub const DEFAULT: Retry = Retry {
+    pub const DEFAULT: Backoff = Backoff {
         growth: Growth::Exponential,
         initial: Duration::from_secs(1),
         cap: Duration::from_secs(8),
@@ -79,7 +79,7 @@ impl Retry {
 
     /// 50 ms to 1 s, scattered: for a request that a caller waits for. Halved, a store that comes back is met by twice the requests;
     /// doubled, a caller waits up to a second longer for it.
-    pub const REQUEST: Retry = Retry {
+    pub const REQUEST: Backoff = Backoff {
         growth: Growth::Exponential,
         initial: Duration::from_millis(50),
         cap: Duration::from_secs(1),
@@ -89,16 +89,16 @@ impl Retry {
 
     /// 50 ms to 2 s, scattered: for a waiter in a queue and its watches. The first wait is about a round trip, because the caller that waits for a
     /// lock waits for this too; doubled, the cap delays by up to 2 s more when a key leaves the queue of a store that is back.
-    pub const QUEUE: Retry = Retry { cap: Duration::from_secs(2), ..Retry::REQUEST };
+    pub const QUEUE: Backoff = Backoff { cap: Duration::from_secs(2), ..Backoff::REQUEST };
 
     /// 50 ms to 5 s, scattered: for a feed. The first wait is short, because most breaks are over at once and every follower is blind
     /// meanwhile; doubled, it would show in takeover times. The cap keeps a hundred followers of a dead store at some tens of requests a second.
-    pub const FEED: Retry = Retry { cap: Duration::from_secs(5), ..Retry::REQUEST };
+    pub const FEED: Backoff = Backoff { cap: Duration::from_secs(5), ..Backoff::REQUEST };
 
     /// 100 ms to 2 s, scattered: for the claims and writes of a node. The cap is a fraction of any usual validity, so that there are several
     /// retries before it ends.
-    pub const WORKER: Retry =
-        Retry { initial: Duration::from_millis(100), cap: Duration::from_secs(2), ..Retry::REQUEST };
+    pub const WORKER: Backoff =
+        Backoff { initial: Duration::from_millis(100), cap: Duration::from_secs(2), ..Backoff::REQUEST };
 
     /// Refuses a rule that would hammer the store.
     pub fn check(&self) -> Result<(), InvalidBackoff> {
@@ -127,17 +127,17 @@ impl Retry {
 
 /// Where one retry loop stands.
 #[derive(Clone, Debug)]
-pub struct Backoff {
-    retry: Retry,
+pub struct BackoffState {
+    retry: Backoff,
     failures: u32,
     /// Since when things have been going well.
     healthy_since: Option<Moment>,
 }
 
-impl Backoff {
+impl BackoffState {
     /// Nothing has failed yet.
-    pub fn new(retry: Retry) -> Backoff {
-        Backoff { retry, failures: 0, healthy_since: None }
+    pub fn new(retry: Backoff) -> BackoffState {
+        BackoffState { retry, failures: 0, healthy_since: None }
     }
 
     /// Notes a failure and says how long to wait. `useful` bounds the wait by how long trying again still makes sense, such as the
@@ -172,7 +172,7 @@ impl Backoff {
     }
 
     /// Whether this failure is worth a line in the log: the first, and then one per doubling.
-    pub fn is_worth_telling(&self) -> bool {
+    pub fn is_worth_logging(&self) -> bool {
         self.failures.is_power_of_two()
     }
 }
@@ -181,14 +181,14 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    fn waits(retry: Retry, count: usize, jitter: f64) -> Vec<u128> {
-        let mut backoff = Backoff::new(retry);
+    fn waits(retry: Backoff, count: usize, jitter: f64) -> Vec<u128> {
+        let mut backoff = BackoffState::new(retry);
         (0..count).map(|_| backoff.after_failure(Moment::ORIGIN, jitter, None).as_millis()).collect()
     }
 
     #[test]
     fn waits_grow_by_their_rule_up_to_the_cap() {
-        let rule = |growth| Retry { growth, ..Retry::DEFAULT };
+        let rule = |growth| Backoff { growth, ..Backoff::DEFAULT };
         assert_eq!(waits(rule(Growth::Exponential), 6, 1.0), [1_000, 2_000, 4_000, 8_000, 8_000, 8_000]);
         assert_eq!(waits(rule(Growth::Linear), 9, 1.0)[6..], [7_000, 8_000, 8_000]);
         assert_eq!(waits(rule(Growth::Constant), 3, 1.0), [1_000; 3]);
@@ -196,16 +196,20 @@ mod tests {
 
     #[test]
     fn full_jitter_throws_anywhere_below_the_longest_wait() {
-        assert_eq!(waits(Retry::DEFAULT, 3, 0.0), [0; 3]);
-        assert_eq!(waits(Retry::DEFAULT, 3, 0.5), [500, 1_000, 2_000]);
-        assert_eq!(waits(Retry { jitter: Jitter::None, ..Retry::DEFAULT }, 3, 0.5), [1_000, 2_000, 4_000]);
+        assert_eq!(waits(Backoff::DEFAULT, 3, 0.0), [0; 3]);
+        assert_eq!(waits(Backoff::DEFAULT, 3, 0.5), [500, 1_000, 2_000]);
+        assert_eq!(
+            waits(Backoff { jitter: Jitter::None, ..Backoff::DEFAULT }, 3, 0.5),
+            [1_000, 2_000, 4_000]
+        );
     }
 
     #[test]
     fn a_failure_after_a_healthy_period_is_the_first_again() {
-        let mut backoff = Backoff::new(Retry::DEFAULT);
-        let fail =
-            |backoff: &mut Backoff, ms| backoff.after_failure(Moment::from_ms(ms), 1.0, None).as_millis();
+        let mut backoff = BackoffState::new(Backoff::DEFAULT);
+        let fail = |backoff: &mut BackoffState, ms| {
+            backoff.after_failure(Moment::from_ms(ms), 1.0, None).as_millis()
+        };
         assert_eq!((fail(&mut backoff, 0), fail(&mut backoff, 1_000)), (1_000, 2_000));
         backoff.after_success(Moment::from_ms(2_000));
         assert_eq!(fail(&mut backoff, 11_999), 4_000, "a short recovery is none");
@@ -218,14 +222,14 @@ mod tests {
     /// middle of one outage the waits began again at the first step, and so did the warnings.
     #[test]
     fn tries_that_hang_are_not_health() {
-        let mut backoff = Backoff::new(Retry::DEFAULT);
+        let mut backoff = BackoffState::new(Backoff::DEFAULT);
         let mut at = |s: u64| backoff.after_failure(Moment::from_ms(s * 1_000), 1.0, None).as_secs();
         assert_eq!([at(0), at(13), at(26), at(39), at(52)], [1, 2, 4, 8, 8]);
     }
 
     #[test]
     fn no_wait_outlives_its_use() {
-        let mut backoff = Backoff::new(Retry::DEFAULT);
+        let mut backoff = BackoffState::new(Backoff::DEFAULT);
         let useful = Some(Duration::from_millis(300));
         assert_eq!(backoff.after_failure(Moment::ORIGIN, 1.0, useful), Duration::from_millis(300));
     }
@@ -233,18 +237,18 @@ mod tests {
     #[test]
     fn a_thousand_failures_overflow_nothing() {
         for growth in [Growth::Exponential, Growth::Linear, Growth::Constant] {
-            let retry = Retry { growth, cap: Duration::MAX, ..Retry::DEFAULT };
+            let retry = Backoff { growth, cap: Duration::MAX, ..Backoff::DEFAULT };
             assert_eq!(waits(retry, 1_000, 1.0).len(), 1_000);
         }
     }
 
     #[test]
     fn the_log_hears_of_the_first_failure_and_of_each_doubling() {
-        let mut backoff = Backoff::new(Retry::DEFAULT);
+        let mut backoff = BackoffState::new(Backoff::DEFAULT);
         let told: Vec<u32> = (1..=20)
             .filter(|_| {
                 backoff.after_failure(Moment::ORIGIN, 1.0, None);
-                backoff.is_worth_telling()
+                backoff.is_worth_logging()
             })
             .collect();
         assert_eq!(told, [1, 2, 4, 8, 16]);
@@ -252,9 +256,9 @@ mod tests {
 
     #[test]
     fn a_rule_that_would_hammer_the_store_is_refused() {
-        let zero = Retry { initial: Duration::ZERO, ..Retry::DEFAULT };
+        let zero = Backoff { initial: Duration::ZERO, ..Backoff::DEFAULT };
         assert_eq!(zero.check(), Err(InvalidBackoff::InitialZero));
-        assert!(Retry { cap: Duration::from_millis(1), ..Retry::DEFAULT }.check().is_err());
-        assert!(Retry::DEFAULT.check().is_ok());
+        assert!(Backoff { cap: Duration::from_millis(1), ..Backoff::DEFAULT }.check().is_err());
+        assert!(Backoff::DEFAULT.check().is_ok());
     }
 }

@@ -9,20 +9,20 @@
 //! the task's kind and labels and has room: nodes publish both in their records.
 //!
 //! ```
-//! use tenure_core::balance::{Balancer, ClusterLoad, Offer, Parting, Verdict};
+//! use tenure_core::balance::{Balancer, ClusterLoad, Claimable, Release, ClaimDecision};
 //!
 //! /// Runs mail and nothing else.
 //! struct OnlyMail;
 //!
 //! impl Balancer for OnlyMail {
-//!     fn may_claim(&mut self, offer: &Offer<'_>, _: &ClusterLoad<'_>) -> Verdict {
+//!     fn claim(&mut self, offer: &Claimable<'_>, _: &ClusterLoad<'_>) -> ClaimDecision {
 //!         match offer.record.kind.as_deref() {
-//!             Some("mail") => Verdict::Take,
-//!             _ => Verdict::wait_secs(60, "it is not mail"),
+//!             Some("mail") => ClaimDecision::Claim,
+//!             _ => ClaimDecision::wait_secs(60, "it is not mail"),
 //!         }
 //!     }
 //!
-//!     fn release(&mut self, _: &ClusterLoad<'_>) -> Vec<Parting> {
+//!     fn release(&mut self, _: &ClusterLoad<'_>) -> Vec<Release> {
 //!         Vec::new()
 //!     }
 //!
@@ -52,38 +52,47 @@ use crate::record::TaskRecord;
 use crate::time::Moment;
 
 pub use accept_all::AcceptAll;
-pub use capacity::{Capacity, InvalidCapacity, Resource};
+pub use capacity::{Capacity, InvalidCapacity, ResourceUsage};
 pub use class::{Class, Demand, Profiles};
-pub use cooldown::{COOL_DOWN, Cooldowns, Release, TAKE_BACK_AFTER};
-pub use decision::{Parting, Reason, Verdict};
+pub use cooldown::{COOLDOWN, Cooldowns, ReleasedBy, TAKE_BACK_AFTER};
+pub use decision::{ClaimDecision, DecisionReason, Release};
 pub use fair::Fair;
-pub use owned_tasks::{Held, OwnedTasks, weight_of};
+pub use owned_tasks::{OwnedTask, OwnedTasks, weight_of};
 pub use rendezvous::Rendezvous;
-pub use share::{InvalidThreshold, Order};
+pub use share::{InvalidThreshold, ReleaseOrder};
 pub use weighted::Weighted;
-pub use worker_loads::{Level, Load, Measure, Terms, WorkerLoads};
+pub use worker_loads::{Level, Load, LoadMetric, WorkerLoads, WorkerTerms};
 
 /// How long a task waits for the node that should have it before any other takes it.
 ///
 /// Halved, a node that is slow for a moment loses its share; doubled, a task that only one node can run waits longer than people do.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Decides for one node. It is told everything, remembers what it likes, and never waits.
+/// Decides for one worker which tasks it claims and which it releases.
+///
+/// Every worker has a balancer of its own, and calls it from its own task. A balancer may keep state, and must not block.
 pub trait Balancer: Send {
-    /// Whether the node should take a task that nobody owns. Asked very often: it should look at numbers, not at all tasks.
-    fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict;
+    /// Whether the worker should claim a task that no worker owns.
+    ///
+    /// Called very often, so it should compare numbers and not iterate over all tasks. A worker of rank *n* is consulted *n* × 250 ms later:
+    /// peers that rank before it and have room come first.
+    fn claim(&mut self, task: &Claimable<'_>, cluster: &ClusterLoad<'_>) -> ClaimDecision;
 
-    /// What the node should give away now, the first first, each with the reason. Nothing is done by saying so: a dry run asks too, and the
-    /// node may give away fewer at a time.
-    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting>;
+    /// The tasks that the worker should release now, in this order, each with the reason.
+    ///
+    /// The call itself releases nothing: a dry run calls it too, and the worker may release fewer of them at a time.
+    fn release(&mut self, cluster: &ClusterLoad<'_>) -> Vec<Release> {
+        let _ = cluster;
+        Vec::new()
+    }
 
-    /// What it is called.
-    fn name(&self) -> &'static str;
+    /// Its name, for logs and for the reply to `balance`.
+    fn name(&self) -> &str;
 }
 
 /// A task that nobody owns.
 #[derive(Clone, Copy, Debug)]
-pub struct Offer<'a> {
+pub struct Claimable<'a> {
     /// The task.
     pub task: &'a TaskId,
     /// What its submitter says of it.
@@ -107,7 +116,7 @@ pub struct ClusterLoad<'a> {
     /// The node that decides.
     pub me: &'a NodeId,
     /// The nodes that take tasks: ready, not draining, not frozen, not on their way out; this one among them if it is.
-    pub willing: &'a WorkerLoads,
+    pub workers: &'a WorkerLoads,
     /// What no node owns, by the nodes that accept it.
     pub unowned: &'a Demand,
     /// What of it this node is just claiming.
@@ -115,12 +124,12 @@ pub struct ClusterLoad<'a> {
     /// What this node has, tasks that it is just claiming among them.
     pub own: &'a OwnedTasks,
     /// What this node has just given away.
-    pub cooling: &'a Cooldowns,
+    pub cooldowns: &'a Cooldowns,
     /// How much of a resource is used, if somebody measures one.
-    pub resource: Option<Resource>,
+    pub resource: Option<ResourceUsage>,
     /// Whether this node is giving tasks away already and could not give them all at once. Then it goes on down to its share, although it may be
     /// below the threshold at which it began.
-    pub is_giving: bool,
+    pub is_releasing: bool,
     /// What time it is.
     pub now: Moment,
 }
@@ -132,49 +141,53 @@ impl ClusterLoad<'_> {
     }
 
     /// How full the nodes that accept a class would be if they shared equally, as far as they have room.
-    pub fn level(&self, class: Class, measure: Measure) -> Level {
-        self.willing.level(class, self.unowned_of(class), measure)
+    pub fn level(&self, class: Class, measure: LoadMetric) -> Level {
+        self.workers.level(class, self.unowned_of(class), measure)
     }
 
     /// How long the others have left a task to anybody: a node that has only just come has left nothing yet.
     ///
     /// Without this the first node that comes after a long night takes everything as if nobody else wanted it.
-    pub fn left(&self, offer: &Offer<'_>) -> Duration {
-        offer.waited.min(self.now.since(self.willing.arrived_at()))
+    pub fn left(&self, offer: &Claimable<'_>) -> Duration {
+        offer.waited.min(self.now.since(self.workers.arrived_at()))
     }
 
     /// Whether this node takes tasks at all.
-    pub fn is_willing(&self) -> bool {
-        self.willing.contains(self.me)
+    pub fn takes_tasks(&self) -> bool {
+        self.workers.contains(self.me)
     }
 }
 
 /// What a node does about an offer: its balancer's verdict, unless the node gave the task away a moment ago.
-pub fn consider(balancer: &mut dyn Balancer, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
-    if !loads.is_willing() {
-        return Verdict::Wait { again_in: PATIENCE, why: Reason::NotWilling };
+pub fn consider(
+    balancer: &mut dyn Balancer,
+    offer: &Claimable<'_>,
+    cluster: &ClusterLoad<'_>,
+) -> ClaimDecision {
+    if !cluster.takes_tasks() {
+        return ClaimDecision::Wait { retry_after: PATIENCE, reason: DecisionReason::TakesNoTasks };
     }
-    let can_others = loads.willing.takers(loads.me, Measure::Tasks, offer.class).next().is_some();
-    match loads.cooling.remaining(offer, can_others, loads) {
-        Some(again_in) => Verdict::Wait { again_in, why: Reason::CoolingDown },
-        None => balancer.may_claim(offer, loads),
+    let can_others = cluster.workers.takers(cluster.me, LoadMetric::Tasks, offer.class).next().is_some();
+    match cluster.cooldowns.remaining(offer, can_others, cluster) {
+        Some(retry_after) => ClaimDecision::Wait { retry_after, reason: DecisionReason::CoolingDown },
+        None => balancer.claim(offer, cluster),
     }
 }
 
 /// What a node releases: what its balancer returns, as far as the node has it and a peer can take it, each task once.
-pub fn partings(balancer: &mut dyn Balancer, loads: &ClusterLoad<'_>) -> Vec<Parting> {
+pub fn planned_releases(balancer: &mut dyn Balancer, cluster: &ClusterLoad<'_>) -> Vec<Release> {
     let mut seen = BTreeSet::new();
     let mut rooms: BTreeMap<&NodeId, u64> = BTreeMap::new();
-    let mut partings = balancer.release(loads);
+    let mut partings = balancer.release(cluster);
     partings.retain(|parting| {
-        let Some(held) = loads.own.get(&parting.task) else { return false };
+        let Some(held) = cluster.own.get(&parting.task) else { return false };
         if seen.contains(&parting.task) {
             return false;
         }
         // Each peer is filled up before the next one, so that a full fleet is not asked to take more than it can.
-        let taker = loads
-            .willing
-            .takers(loads.me, Measure::Tasks, held.class)
+        let taker = cluster
+            .workers
+            .takers(cluster.me, LoadMetric::Tasks, held.class)
             .find(|(node, _, room)| room.is_none_or(|room| *rooms.entry(node).or_insert(room) > 0));
         let Some((node, ..)) = taker else { return false };
         if let Some(room) = rooms.get_mut(node) {

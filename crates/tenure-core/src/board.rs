@@ -31,8 +31,8 @@ use crate::revision::{Revision, Token};
 use crate::snapshot::FeedItem;
 use crate::task::AttemptRecord;
 
-use pending::{Pending, Seen, Word};
-use shares::Shares;
+use pending::{BoardUpdate, KeyUpdate, TaskUpdates};
+use shares::OwnedLoads;
 
 /// All tasks, with their owners.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct Board {
     demand: Demand,
     /// What nodes accept, by which tasks are classified.
     profiles: Profiles,
-    loads: Shares,
+    loads: OwnedLoads,
     live: usize,
     set_aside: BTreeSet<TaskId>,
     /// Tasks that have props, also such as are not there.
@@ -54,7 +54,7 @@ pub struct Board {
     /// Claims that began and have no stored outcome; of an unreadable one that it is there.
     attempts: BTreeMap<TaskId, BTreeMap<ClaimId, Option<AttemptRecord>>>,
     /// What was seen since the last whole picture, in that order.
-    pending: Vec<(TaskId, Word)>,
+    pending: Vec<(TaskId, BoardUpdate)>,
     whole_at: Option<Revision>,
     is_fresh: bool,
 }
@@ -151,7 +151,7 @@ impl Board {
             unowned: Load::default(),
             demand: Demand::default(),
             profiles: Profiles::default(),
-            loads: Shares::default(),
+            loads: OwnedLoads::default(),
             live: 0,
             set_aside: BTreeSet::new(),
             with_props: BTreeSet::new(),
@@ -168,28 +168,37 @@ impl Board {
             FeedItem::SnapshotBegin => self.is_fresh = false,
             FeedItem::Put(pair) => match self.layout.parse(&pair.key) {
                 Some(Key::Task(task)) => {
-                    self.pending.push((task, Word::Task(Box::new(Seen::Here(read_card(&pair))))));
+                    self.pending
+                        .push((task, BoardUpdate::Task(Box::new(KeyUpdate::Present(read_card(&pair))))));
                 }
                 Some(Key::TaskOwner(task)) => {
                     let mut owner = read_owner(&pair);
                     self.loads.share_name(&mut owner);
-                    self.pending.push((task, Word::Owner(Seen::Here(owner))));
+                    self.pending.push((task, BoardUpdate::Owner(KeyUpdate::Present(owner))));
                 }
                 // What they say is read with the claim.
-                Some(Key::TaskProps(task)) => self.pending.push((task, Word::Props(Seen::Here(())))),
+                Some(Key::TaskProps(task)) => {
+                    self.pending.push((task, BoardUpdate::Props(KeyUpdate::Present(()))));
+                }
                 Some(Key::TaskAttempt(task, claim)) => {
                     let attempt = AttemptRecord::decode(&pair.value).ok();
-                    self.pending.push((task, Word::Attempt(claim, Seen::Here(attempt))));
+                    self.pending.push((task, BoardUpdate::Attempt(claim, KeyUpdate::Present(attempt))));
                 }
                 // A foreign key concerns nobody.
                 Some(_) | None => {}
             },
             FeedItem::Delete { key, .. } => match self.layout.parse(&key) {
-                Some(Key::Task(task)) => self.pending.push((task, Word::Task(Box::new(Seen::Gone)))),
-                Some(Key::TaskOwner(task)) => self.pending.push((task, Word::Owner(Seen::Gone))),
-                Some(Key::TaskProps(task)) => self.pending.push((task, Word::Props(Seen::Gone))),
+                Some(Key::Task(task)) => {
+                    self.pending.push((task, BoardUpdate::Task(Box::new(KeyUpdate::Deleted))));
+                }
+                Some(Key::TaskOwner(task)) => {
+                    self.pending.push((task, BoardUpdate::Owner(KeyUpdate::Deleted)));
+                }
+                Some(Key::TaskProps(task)) => {
+                    self.pending.push((task, BoardUpdate::Props(KeyUpdate::Deleted)));
+                }
                 Some(Key::TaskAttempt(task, claim)) => {
-                    self.pending.push((task, Word::Attempt(claim, Seen::Gone)));
+                    self.pending.push((task, BoardUpdate::Attempt(claim, KeyUpdate::Deleted)));
                 }
                 Some(_) | None => {}
             },
@@ -199,7 +208,7 @@ impl Board {
                 words.sort_by(|(one, _), (other, _)| one.cmp(other));
                 let mut words = words.into_iter().peekable();
                 while let Some((task, word)) = words.next() {
-                    let mut pending = Pending::default();
+                    let mut pending = TaskUpdates::default();
                     pending.hear(word);
                     while let Some((_, word)) = words.next_if(|(other, _)| *other == task) {
                         pending.hear(word);
@@ -310,18 +319,18 @@ impl Board {
         cards.filter_map(|(task, card)| Some((task, card.record.as_ref().err()?.as_str())))
     }
 
-    fn apply(&mut self, task: TaskId, mut pending: Pending, told: &mut impl Extend<BoardChange>) {
+    fn apply(&mut self, task: TaskId, mut pending: TaskUpdates, told: &mut impl Extend<BoardChange>) {
         match pending.props.take() {
-            Some(Seen::Here(())) => drop(self.with_props.insert(task.clone())),
-            Some(Seen::Gone) => drop(self.with_props.remove(&task)),
+            Some(KeyUpdate::Present(())) => drop(self.with_props.insert(task.clone())),
+            Some(KeyUpdate::Deleted) => drop(self.with_props.remove(&task)),
             None => {}
         }
         for (claim, seen) in pending.attempts.drain(..) {
             match seen {
-                Seen::Here(attempt) => {
+                KeyUpdate::Present(attempt) => {
                     self.attempts.entry(task.clone()).or_default().insert(claim, attempt);
                 }
-                Seen::Gone => {
+                KeyUpdate::Deleted => {
                     if let Some(attempts) = self.attempts.get_mut(&task) {
                         attempts.remove(&claim);
                         if attempts.is_empty() {
@@ -332,10 +341,10 @@ impl Board {
             }
         }
         let pending = match pending {
-            Pending { task: None, owner: None, .. } => return,
-            Pending { task: None, owner: Some(seen), .. } => match self.apply_owner(&task, seen, told) {
+            TaskUpdates { task: None, owner: None, .. } => return,
+            TaskUpdates { task: None, owner: Some(seen), .. } => match self.apply_owner(&task, seen, told) {
                 None => return,
-                owner => Pending { owner, ..Pending::default() },
+                owner => TaskUpdates { owner, ..TaskUpdates::default() },
             },
             pending => pending,
         };
@@ -349,11 +358,11 @@ impl Board {
         let is_owner_told = pending.owner.is_some();
         let token_before = owner_before.as_ref().map(|owner| owner.token);
         let is_other_owner = match &pending.owner {
-            Some(Seen::Here(owner)) => owner_before.as_ref() != Some(owner),
-            Some(Seen::Gone) | None => false,
+            Some(KeyUpdate::Present(owner)) => owner_before.as_ref() != Some(owner),
+            Some(KeyUpdate::Deleted) | None => false,
         };
-        let owner = Seen::over(pending.owner, owner_before);
-        let card = Seen::over(pending.task.map(|seen| *seen), before);
+        let owner = KeyUpdate::over(pending.owner, owner_before);
+        let card = KeyUpdate::over(pending.task.map(|seen| *seen), before);
 
         let is_same_life = written.map(|(created, _)| created) == card.as_ref().map(|card| card.created);
         if let Some((created, _)) = written.filter(|_| !is_same_life) {
@@ -389,14 +398,14 @@ impl Board {
     fn apply_owner(
         &mut self,
         task: &TaskId,
-        seen: Seen<Owner>,
+        seen: KeyUpdate<Owner>,
         told: &mut impl Extend<BoardChange>,
-    ) -> Option<Seen<Owner>> {
+    ) -> Option<KeyUpdate<Owner>> {
         let Some(card) = self.tasks.get_mut(task) else { return Some(seen) };
         let (load, was_unowned, class) = (Load::of_one(card.weight()), card.is_unowned(), card.class);
         let before = match seen {
-            Seen::Here(owner) => card.owner.replace(owner),
-            Seen::Gone => card.owner.take(),
+            KeyUpdate::Present(owner) => card.owner.replace(owner),
+            KeyUpdate::Deleted => card.owner.take(),
         };
         let token = card.owner.as_ref().map(|owner| owner.token);
         if let Some(before) = before.as_ref().filter(|before| Some(before.token) != token) {

@@ -2,7 +2,7 @@
 //!
 //! Only for operations that may be applied apart from each other: a chunk is atomic, the list is not.
 
-use crate::error::{Invalid, StoreError};
+use crate::error::{InvalidRequest, StoreError};
 use crate::limits::Limits;
 use crate::txn::{Op, Txn};
 
@@ -17,7 +17,7 @@ pub fn chunks(ops: impl IntoIterator<Item = Op>, limits: &Limits) -> Result<Vec<
     for op in ops {
         let size = op.size();
         if size > limits.request_bytes_max {
-            return Err(Invalid::TooLarge { bytes: size, max: limits.request_bytes_max }.into());
+            return Err(InvalidRequest::TooLarge { bytes: size, max: limits.request_bytes_max }.into());
         }
         if open.then.len() == limits.txn_ops_max || bytes + size > limits.request_bytes_max {
             txns.push(std::mem::take(&mut open));
@@ -53,7 +53,7 @@ mod tests {
         let ops = [Op::put("/a", "v"), Op::put("/b", vec![0; 2 << 20])];
         assert!(matches!(
             chunks(ops, &Limits::EMBEDDED),
-            Err(StoreError::Invalid(Invalid::TooLarge { max: 1_572_864, .. }))
+            Err(StoreError::Invalid(InvalidRequest::TooLarge { max: 1_572_864, .. }))
         ));
     }
 

@@ -21,7 +21,7 @@ use crate::error::{Cause, StoreError};
 use crate::id::NodeId;
 use crate::record::Timestamp;
 
-pub use command::{CommandError, Replaced, SendCommand};
+pub use command::{CommandError, ReplacedCommand, SendCommand};
 pub use delete::{DeleteError, DeleteTask, Deleted};
 pub use forget::{ForgetError, ForgetTask};
 pub use keys::{TaskFound, TaskKeys, attempts_and_props};

@@ -1,6 +1,6 @@
 //! The state of a namespace at one revision: members, tasks, locks and elections, as an operator or a dashboard sees them.
 //!
-//! [`ClusterFold`] interprets keys; a driver reads them. The driver decides nothing but the revision: [`Part::reads`] lists what it has to
+//! [`ClusterFold`] interprets keys; a driver reads them. The driver decides nothing but the revision: [`ClusterPart::reads`] lists what it has to
 //! read for each part, and the fold takes the pages in any order.
 //!
 //! **Invariant**: all keys that a fold takes are as they were at its revision, so two parts of one snapshot never contradict each other.
@@ -15,7 +15,7 @@ use crate::board::{Board, Owner, read_owner};
 use crate::id::{NodeId, TaskId};
 use crate::kv::{KeyValue, Selection};
 use crate::layout::{Key, Layout};
-use crate::presence::{Nodes, PresenceSet, Snapshot};
+use crate::presence::{NodePresence, PresenceSet, PresenceSnapshot};
 use crate::record::{FrozenRecord, MemberRecord, MemberState, Record};
 use crate::revision::Revision;
 use crate::snapshot::FeedItem;
@@ -26,7 +26,7 @@ pub use queues::{Candidate, ElectionSnapshot, Holder, Leader, LockSnapshot, elec
 
 /// A part of the state of a namespace. Reading one costs nothing for the others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Part {
+pub enum ClusterPart {
     /// The members, the frozen nodes, and how many commands each node has not handled.
     Members,
     /// Which tasks there are and which node owns each: without what was submitted, so without records and props.
@@ -41,20 +41,26 @@ pub enum Part {
     Elections,
 }
 
-impl Part {
+impl ClusterPart {
     /// All parts.
-    pub const ALL: [Part; 6] =
-        [Part::Members, Part::Owners, Part::Tasks, Part::States, Part::Locks, Part::Elections];
+    pub const ALL: [ClusterPart; 6] = [
+        ClusterPart::Members,
+        ClusterPart::Owners,
+        ClusterPart::Tasks,
+        ClusterPart::States,
+        ClusterPart::Locks,
+        ClusterPart::Elections,
+    ];
 
-    /// The keys to read with their values. [`Part::States`] is read by [`ClusterFold::state_keys`], [`Part::Owners`] by
+    /// The keys to read with their values. [`ClusterPart::States`] is read by [`ClusterFold::state_keys`], [`ClusterPart::Owners`] by
     /// [`ClusterFold::handle_task_keys`].
     pub fn reads(self, layout: &Layout) -> Vec<Selection> {
         match self {
-            Part::Members => vec![layout.nodes(), layout.frozen()],
-            Part::Tasks => vec![layout.tasks()],
-            Part::Owners | Part::States => Vec::new(),
-            Part::Locks => vec![layout.locks()],
-            Part::Elections => vec![layout.elections()],
+            ClusterPart::Members => vec![layout.nodes(), layout.frozen()],
+            ClusterPart::Tasks => vec![layout.tasks()],
+            ClusterPart::Owners | ClusterPart::States => Vec::new(),
+            ClusterPart::Locks => vec![layout.locks()],
+            ClusterPart::Elections => vec![layout.elections()],
         }
     }
 }
@@ -66,9 +72,9 @@ pub struct ClusterSnapshot {
     /// The revision.
     pub revision: Revision,
     /// What was read.
-    pub parts: BTreeSet<Part>,
+    pub parts: BTreeSet<ClusterPart>,
     /// The members, and the node keys that cannot be read.
-    pub members: Snapshot<NodeId, MemberRecord>,
+    pub members: PresenceSnapshot<NodeId, MemberRecord>,
     /// The nodes that take no new tasks, also those that are not alive.
     pub frozen: BTreeMap<NodeId, FrozenRecord>,
     /// How many commands each node has not handled, also for those that are not alive.
@@ -112,8 +118,8 @@ impl ClusterSnapshot {
 pub struct ClusterFold {
     layout: Layout,
     revision: Revision,
-    parts: BTreeSet<Part>,
-    roster: PresenceSet<Nodes>,
+    parts: BTreeSet<ClusterPart>,
+    roster: PresenceSet<NodePresence>,
     frozen: BTreeMap<NodeId, FrozenRecord>,
     pending_commands: BTreeMap<NodeId, usize>,
     owners: BTreeMap<TaskId, Owner>,
@@ -127,13 +133,17 @@ pub struct ClusterFold {
 
 impl ClusterFold {
     /// Takes keys of a namespace as they were at a revision. Selecting states selects the tasks, and selecting tasks their owners.
-    pub fn new(layout: Layout, revision: Revision, parts: impl IntoIterator<Item = Part>) -> ClusterFold {
-        let mut parts: BTreeSet<Part> = parts.into_iter().collect();
-        if parts.contains(&Part::States) {
-            parts.insert(Part::Tasks);
+    pub fn new(
+        layout: Layout,
+        revision: Revision,
+        parts: impl IntoIterator<Item = ClusterPart>,
+    ) -> ClusterFold {
+        let mut parts: BTreeSet<ClusterPart> = parts.into_iter().collect();
+        if parts.contains(&ClusterPart::States) {
+            parts.insert(ClusterPart::Tasks);
         }
         ClusterFold {
-            roster: PresenceSet::new(Nodes(layout.clone())),
+            roster: PresenceSet::new(NodePresence(layout.clone())),
             board: Board::new(layout.clone()),
             layout,
             revision,
@@ -149,7 +159,7 @@ impl ClusterFold {
     }
 
     /// The parts to read.
-    pub fn parts(&self) -> &BTreeSet<Part> {
+    pub fn parts(&self) -> &BTreeSet<ClusterPart> {
         &self.parts
     }
 
@@ -165,7 +175,7 @@ impl ClusterFold {
                 Some(Key::Node(_)) => {
                     self.roster.handle_item(FeedItem::Put(pair), Moment::ORIGIN, &mut Vec::new());
                 }
-                Some(Key::TaskOwner(task)) if !self.parts.contains(&Part::Tasks) => {
+                Some(Key::TaskOwner(task)) if !self.parts.contains(&ClusterPart::Tasks) => {
                     self.owners.insert(task, read_owner(&pair));
                 }
                 Some(Key::Task(_) | Key::TaskProps(_) | Key::TaskOwner(_) | Key::TaskAttempt(..)) => {
@@ -207,7 +217,7 @@ impl ClusterFold {
         let revision = self.revision;
         self.roster.handle_item(FeedItem::Synced(revision), Moment::ORIGIN, &mut Vec::new());
         self.board.handle_item(FeedItem::Synced(revision), &mut Vec::new());
-        if self.parts.contains(&Part::Tasks) {
+        if self.parts.contains(&ClusterPart::Tasks) {
             let owned =
                 |(task, card): (&TaskId, &crate::board::Card)| Some((task.clone(), card.owner.clone()?));
             self.owners = self.board.tasks().filter_map(owned).collect();

@@ -19,7 +19,7 @@ pub enum NodeCommand {
     /// Take new tasks again.
     Unfreeze,
     /// Look now whether others should have some of its tasks.
-    Balance(Balance),
+    Balance(BalanceMode),
     /// Give one of its tasks to somebody else.
     ReleaseTask(TaskId),
     /// Stop running one of its tasks and give it away.
@@ -39,7 +39,7 @@ pub enum AfterDrain {
 
 /// Whether a node that balances does what it finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Balance {
+pub enum BalanceMode {
     /// It gives tasks away.
     Act,
     /// It only says what it would give away, and why.
@@ -65,13 +65,13 @@ impl NodeCommand {
     ///
     /// [`InvalidCommand`] says what cannot be understood.
     pub fn parse(record: &CommandRecord) -> Result<NodeCommand, InvalidCommand> {
-        let given = |command| Given { command, parameters: &record.parameters };
+        let given = |command| CommandParameters { command, parameters: &record.parameters };
         Ok(match record.command.as_str() {
             "freeze" => NodeCommand::Freeze,
             "unfreeze" => NodeCommand::Unfreeze,
             "balance" => NodeCommand::Balance(match record.parameters.get("dry_run") {
-                None | Some(Value::Null | Value::Bool(false)) => Balance::Act,
-                Some(Value::Bool(true)) => Balance::DryRun,
+                None | Some(Value::Null | Value::Bool(false)) => BalanceMode::Act,
+                Some(Value::Bool(true)) => BalanceMode::DryRun,
                 Some(_) => return Err(given("balance").wrong("dry_run", "true or false")),
             }),
             "release_task" => NodeCommand::ReleaseTask(given("release_task").task()?),
@@ -92,8 +92,8 @@ impl NodeCommand {
             NodeCommand::Freeze
             | NodeCommand::Unfreeze
             | NodeCommand::Drain(AfterDrain::TakeTasks)
-            | NodeCommand::Balance(Balance::Act) => None,
-            NodeCommand::Balance(Balance::DryRun) => Some(("dry_run", true.into())),
+            | NodeCommand::Balance(BalanceMode::Act) => None,
+            NodeCommand::Balance(BalanceMode::DryRun) => Some(("dry_run", true.into())),
             NodeCommand::Drain(AfterDrain::StayFrozen) => Some(("stay_frozen", true.into())),
             NodeCommand::ReleaseTask(task) | NodeCommand::StopTask(task) => {
                 Some(("task", String::from(task).into()))
@@ -153,12 +153,12 @@ impl InvalidCommand {
 }
 
 /// The parameters of a command.
-pub(crate) struct Given<'a> {
+pub(crate) struct CommandParameters<'a> {
     pub(crate) command: &'static str,
     pub(crate) parameters: &'a UnknownFields,
 }
 
-impl<'a> Given<'a> {
+impl<'a> CommandParameters<'a> {
     pub(crate) fn needed(&self, name: &'static str, what: &'static str) -> Result<&'a Value, InvalidCommand> {
         self.parameters.get(name).ok_or(InvalidCommand::Missing { command: self.command, name, what })
     }
@@ -197,8 +197,8 @@ mod tests {
         for command in [
             NodeCommand::Freeze,
             NodeCommand::Unfreeze,
-            NodeCommand::Balance(Balance::Act),
-            NodeCommand::Balance(Balance::DryRun),
+            NodeCommand::Balance(BalanceMode::Act),
+            NodeCommand::Balance(BalanceMode::DryRun),
             NodeCommand::ReleaseTask(task()),
             NodeCommand::StopTask(task()),
             NodeCommand::Drain(AfterDrain::TakeTasks),

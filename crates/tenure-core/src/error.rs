@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::revision::Revision;
 
-pub use access::{Access, Denied, KeyRange, MissingGrant, TlsFailure};
+pub use access::{AccessKind, Denied, KeyRange, MissingGrant, TlsFailure};
 
 /// What went wrong with a request to a store.
 #[derive(Clone, Debug, Error)]
@@ -23,7 +23,7 @@ pub use access::{Access, Denied, KeyRange, MissingGrant, TlsFailure};
 pub enum StoreError {
     /// The request was wrong: nothing happened, and trying again is useless.
     #[error("invalid request: {0}")]
-    Invalid(Invalid),
+    Invalid(InvalidRequest),
     /// The lease does not exist (any more): nothing happened; ask for a new one.
     #[error("the lease does not exist or has expired")]
     LeaseNotFound,
@@ -60,10 +60,10 @@ pub enum StoreError {
     Ambiguous(Cause),
     /// This is not the store that the handle was opened on: everything held through it is lost.
     #[error("the store was replaced: {0}")]
-    Replaced(Replaced),
+    Replaced(StoreReplaced),
     /// This program must not use what is at the address: nothing happened; take another place, or another program.
     #[error("this cannot be used as a store: {0}")]
-    Unusable(Unusable),
+    Unusable(UnusableStore),
     /// What the store holds makes no sense: everything held through it is lost.
     #[error("the store is corrupt: {0}")]
     Corrupt(String),
@@ -111,8 +111,8 @@ impl StoreError {
     }
 }
 
-impl From<Invalid> for StoreError {
-    fn from(invalid: Invalid) -> StoreError {
+impl From<InvalidRequest> for StoreError {
+    fn from(invalid: InvalidRequest) -> StoreError {
         StoreError::Invalid(invalid)
     }
 }
@@ -120,7 +120,7 @@ impl From<Invalid> for StoreError {
 /// How a request was wrong.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-pub enum Invalid {
+pub enum InvalidRequest {
     /// A key has at least one byte.
     #[error("a key must not be empty")]
     EmptyKey,
@@ -174,7 +174,7 @@ pub enum Invalid {
 /// How a store turned out to be another one.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-pub enum Replaced {
+pub enum StoreReplaced {
     /// The files were removed or exchanged under the running process.
     #[error("its files were removed or exchanged while it was open")]
     Files,
@@ -207,7 +207,7 @@ pub enum Replaced {
 /// Why something is no store for this program.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-pub enum Unusable {
+pub enum UnusableStore {
     /// There is something else at the address.
     #[error("there is something else at its address ({0}); choose another path")]
     NotAStore(String),

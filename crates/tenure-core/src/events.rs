@@ -226,11 +226,11 @@ pub struct UnheededCommand {
 #[non_exhaustive]
 pub enum LockEvent {
     /// A process acquired it.
-    Acquired(Holding),
+    Acquired(QueueHead),
     /// A holder released it, or lost its lease.
-    Released(Holding),
+    Released(QueueHead),
     /// An operator took it from its holder.
-    Broken(Holding),
+    Broken(QueueHead),
 }
 
 /// What happened to an election.
@@ -240,21 +240,21 @@ pub enum ElectionEvent {
     /// A term began.
     LeaderElected {
         /// The leader.
-        leader: Holding,
+        leader: QueueHead,
         /// The term before it, if the history shows one.
         previous: Option<PastTerm>,
     },
     /// A candidate that waited is the first now. Only its own mark will show that it leads: its process may be dead.
     CandidateNext {
         /// The candidate.
-        candidate: Holding,
+        candidate: QueueHead,
         /// How the last term ended.
         previous: Option<TermOutcome>,
     },
     /// The last candidate is gone.
     NoLeader {
         /// The one that is gone.
-        last: Holding,
+        last: QueueHead,
         /// How its term ended; none if it never led.
         end: Option<TermOutcome>,
     },
@@ -262,7 +262,7 @@ pub enum ElectionEvent {
 
 /// A process that holds a lock, or is the first of an election.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Holding {
+pub struct QueueHead {
     /// The name in its record: the node of a holder, the name of a candidate.
     pub holder: String,
     /// Its token.

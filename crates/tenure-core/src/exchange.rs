@@ -57,7 +57,7 @@ impl StoreReply {
 
 /// What follows from a reply.
 #[derive(Clone, Debug)]
-pub enum Step<T> {
+pub enum ExchangeStep<T> {
     /// Send [`Exchange::request`] now.
     Send,
     /// Send it after a backoff, because of this error.
@@ -75,5 +75,5 @@ pub trait Exchange {
     fn request(&self) -> StoreRequest;
 
     /// Takes the reply to the last request.
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output>;
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output>;
 }

@@ -3,8 +3,9 @@
 //! A member's key and the key of a service instance are exclusive keys. The session puts the key under its leases and puts it again after
 //! a loss. This machine decides when the session registers the key, whether the stored key is this owner's, and under which token.
 //!
-//! Intuition: the record contains a nonce that no other owner writes. Replies are lost and leases are replaced, so the stored key itself
-//! shows who owns it. A reply of the session only shows when to read it.
+//! Intuition: the record contains a nonce that no other owner writes. Replies are lost and leases
+//! are replaced, so only the stored key shows its owner. A reply of the session only shows when to
+//! read it.
 //!
 //! ```text
 //!             free                 stored              own nonce            leave
@@ -18,7 +19,8 @@
 //!
 //! **Invariant** (G4): a key is only created or replaced by its owner, never overwritten.
 //!
-//! **Invariant** (G6): the token is the create revision of the key as it was read, so a create whose reply was lost is found by its nonce.
+//! **Invariant** (G6): the token is the create revision of the key as it was read, so a create with
+//! a lost reply is found by its nonce.
 //!
 //! **Invariant**: the key is withdrawn only while the session keeps it registered for this owner, so a later owner in the same session is
 //! not withdrawn instead.
@@ -40,22 +42,22 @@ use crate::revision::{RequestId, Revision, Token};
 use crate::snapshot::FeedItem;
 use crate::time::Moment;
 
-use phase::{ObservedOwner, Pending, Phase, Purpose};
+use phase::{ObservedOwner, OwnershipPhase, PendingRegistration, RegistrationPurpose};
 use record::nonce_of;
 
 pub use messages::{
-    Action, ExclusiveKeyError, Notice, RegisterReply, RegistrationStatus, ReplacedBy, SessionView,
-    UpdateError,
+    ExclusiveKeyError, ExclusiveKeyEvent, ExclusiveKeyOutput, RegisterReply, RegistrationStatus, ReplacedBy,
+    SessionView, UpdateError,
 };
 pub use read::ReadKey;
 pub use record::IdentifiedRecord;
 
-/// How long taking a key may last.
+/// The timeouts for taking a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Patience {
-    /// The bound for the store.
+pub struct TakeTimeouts {
+    /// The timeout of the store's replies.
     pub store: Duration,
-    /// How long to wait until another owner is gone.
+    /// How long to wait for another owner to leave.
     pub owner: Duration,
 }
 
@@ -64,36 +66,36 @@ pub struct Patience {
 pub struct ExclusiveKey<R> {
     /// The record that is stored, or will be.
     record: R,
-    patience: Patience,
-    /// Until when another owner may be gone.
+    patience: TakeTimeouts,
+    /// When the wait for another owner ends.
     owner_until: Moment,
-    /// Until when the key may be taken, if no other process owns it.
+    /// When taking the key times out, if no other process owns it.
     take_until: Moment,
-    phase: Phase,
+    phase: OwnershipPhase,
     session: SessionView,
-    /// What the feed has shown so far. It counts when the feed is whole.
+    /// The owner in the items since the last `Synced`. It counts at the next `Synced`.
     incoming: ObservedOwner,
     /// The owner as last read, and the revision of that read.
     read: Option<(ObservedOwner, Revision)>,
     epoch: RequestId,
-    /// The registration whose reply is expected.
-    pending: Option<Pending<R>>,
+    /// The registration in flight.
+    pending: Option<PendingRegistration<R>>,
     newest: Option<Token>,
     status: RegistrationStatus,
-    actions: VecDeque<Action>,
-    notices: VecDeque<Notice>,
+    actions: VecDeque<ExclusiveKeyOutput>,
+    notices: VecDeque<ExclusiveKeyEvent>,
 }
 
 impl<R: IdentifiedRecord> ExclusiveKey<R> {
     /// Takes the key with this record as soon as it is free.
-    pub fn new(record: R, patience: Patience, now: Moment) -> ExclusiveKey<R> {
+    pub fn new(record: R, patience: TakeTimeouts, now: Moment) -> ExclusiveKey<R> {
         let owner_until = now + patience.owner;
         ExclusiveKey {
             record,
             patience,
             owner_until,
             take_until: owner_until.max(now + patience.store),
-            phase: Phase::Waiting,
+            phase: OwnershipPhase::Waiting,
             session: SessionView::default(),
             incoming: ObservedOwner::None,
             read: None,
@@ -106,7 +108,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         }
     }
 
-    /// The feed of the key shows something.
+    /// Handles an item of the key's feed.
     pub fn handle_item(&mut self, item: FeedItem, now: Moment) {
         match item {
             FeedItem::SnapshotBegin => {}
@@ -119,31 +121,35 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         }
     }
 
-    /// The key can not be followed any more.
+    /// Handles the end of the key's feed: the key can not be followed any more.
     pub fn handle_feed_end(&mut self, error: StoreError, now: Moment) {
         match self.phase {
-            Phase::Waiting | Phase::Rereading | Phase::Registering | Phase::Confirming { .. } => {
+            OwnershipPhase::Waiting
+            | OwnershipPhase::Rereading
+            | OwnershipPhase::Registering
+            | OwnershipPhase::Confirming { .. } => {
                 self.fail(ExclusiveKeyError::Store(error));
             }
-            // Without reads it is not known who owns the key, now or later.
-            Phase::Kept | Phase::Replaced => self.end(RegistrationStatus::Left),
-            Phase::Leaving { .. } => self.finish_leave(Notice::LeaveUnconfirmed),
-            Phase::Over => {}
+            // Without reads the owner of the key is unknown, now and later.
+            OwnershipPhase::Kept | OwnershipPhase::Replaced => self.end(RegistrationStatus::Left),
+            OwnershipPhase::Leaving { .. } => self.finish_leave(ExclusiveKeyEvent::LeaveUnconfirmed),
+            OwnershipPhase::Over => {}
         }
         self.advance(now);
     }
 
-    /// The reply to [`Action::Read`].
+    /// Handles the reply to [`ExclusiveKeyOutput::Read`].
     pub fn handle_read(&mut self, reply: Result<(Option<KeyValue>, Revision), StoreError>, now: Moment) {
         let (pair, revision) = match reply {
             Ok(read) => read,
+            // A read error leaves the owner unknown, like the end of the feed.
             Err(error) => return self.handle_feed_end(error, now),
         };
         let owner = pair.map_or(ObservedOwner::None, |pair| self.owner_of(pair));
         match (self.phase, &owner) {
-            // The other owner is known, or it is gone again.
-            (Phase::Rereading, _) => self.phase = Phase::Waiting,
-            (Phase::Replaced, ObservedOwner::None | ObservedOwner::This(..)) => {
+            // The other owner is known now, or it has left again.
+            (OwnershipPhase::Rereading, _) => self.phase = OwnershipPhase::Waiting,
+            (OwnershipPhase::Replaced, ObservedOwner::None | ObservedOwner::This(..)) => {
                 self.end(RegistrationStatus::Left);
             }
             (_, _) => {}
@@ -151,30 +157,31 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         self.observe(owner, revision, now);
     }
 
-    /// The session's reply to a registration.
+    /// Handles the session's reply to a registration.
     pub fn handle_registered(&mut self, epoch: RequestId, reply: RegisterReply, now: Moment) {
         let Some(pending) = self.pending.take_if(|pending| pending.epoch == epoch) else { return };
         match self.phase {
-            Phase::Registering => self.handle_created(reply),
-            Phase::Kept => self.handle_kept(pending, reply),
-            // It was withdrawn meanwhile.
-            Phase::Waiting
-            | Phase::Rereading
-            | Phase::Confirming { .. }
-            | Phase::Replaced
-            | Phase::Leaving { .. }
-            | Phase::Over => {}
+            OwnershipPhase::Registering => self.handle_created(reply),
+            OwnershipPhase::Kept => self.handle_kept(pending, reply),
+            // The registration was withdrawn in the meantime.
+            OwnershipPhase::Waiting
+            | OwnershipPhase::Rereading
+            | OwnershipPhase::Confirming { .. }
+            | OwnershipPhase::Replaced
+            | OwnershipPhase::Leaving { .. }
+            | OwnershipPhase::Over => {}
         }
         self.advance(now);
     }
 
-    /// What the session reports now. Comes before the notices of every other event are taken.
+    /// Takes the session's current state. The driver calls this before it polls the events of any
+    /// other input.
     pub fn handle_session(&mut self, session: SessionView, now: Moment) {
         self.session = session;
         self.advance(now);
     }
 
-    /// Time has passed.
+    /// Advances to the current time.
     pub fn handle_time(&mut self, now: Moment) {
         self.advance(now);
     }
@@ -191,8 +198,8 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         now: Moment,
     ) -> Result<RequestId, UpdateError> {
         match (&self.phase, &self.status) {
-            (Phase::Kept, _) => {}
-            (Phase::Replaced, _) | (_, RegistrationStatus::Displaced(_)) => {
+            (OwnershipPhase::Kept, _) => {}
+            (OwnershipPhase::Replaced, _) | (_, RegistrationStatus::Displaced(_)) => {
                 return Err(UpdateError::Displaced);
             }
             (_, _) => return Err(UpdateError::Left),
@@ -200,9 +207,9 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         let before = self.record.clone();
         change(&mut self.record);
         self.record.keep_identity(&before);
-        let purpose = Purpose::Update { before, within, until: Some(now + within) };
+        let purpose = RegistrationPurpose::Update { before, within, until: Some(now + within) };
         let epoch = self.expect_reply(purpose);
-        self.actions.push_back(Action::Replace { epoch, value: self.record.encode() });
+        self.actions.push_back(ExclusiveKeyOutput::Replace { epoch, value: self.record.encode() });
         Ok(epoch)
     }
 
@@ -212,18 +219,18 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         self.release();
         if matches!(self.status, RegistrationStatus::Displaced(_)) {
             // Another process's key was read in its place.
-            self.finish_leave(Notice::Left);
+            self.finish_leave(ExclusiveKeyEvent::Left);
             return;
         }
         if !was_read {
             // The feed was closed with the key's end; a new one begins.
             (self.incoming, self.read) = (ObservedOwner::None, None);
         }
-        self.phase = Phase::Leaving { until };
+        self.phase = OwnershipPhase::Leaving { until };
         self.advance(now);
     }
 
-    /// Withdraws the key, and ends.
+    /// Withdraws the key and ends.
     pub fn release(&mut self) {
         let status = match self.status {
             RegistrationStatus::Displaced(_) => self.status.clone(),
@@ -234,26 +241,29 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         self.end(status);
     }
 
-    /// The next thing to do.
-    pub fn poll_action(&mut self) -> Option<Action> {
+    /// The next output for the driver.
+    pub fn poll_output(&mut self) -> Option<ExclusiveKeyOutput> {
         self.actions.pop_front()
     }
 
-    /// The next notice.
-    pub fn poll_notice(&mut self) -> Option<Notice> {
+    /// The next event for the owner.
+    pub fn poll_event(&mut self) -> Option<ExclusiveKeyEvent> {
         self.notices.pop_front()
     }
 
     /// When to call [`ExclusiveKey::handle_time`] if nothing else happens.
     pub fn next_wake(&self) -> Option<Moment> {
         match self.phase {
-            Phase::Waiting if self.other().is_some() => Some(self.owner_until),
-            Phase::Waiting | Phase::Rereading | Phase::Registering | Phase::Confirming { .. } => {
-                Some(self.take_until)
+            OwnershipPhase::Waiting if self.other().is_some() => Some(self.owner_until),
+            OwnershipPhase::Waiting
+            | OwnershipPhase::Rereading
+            | OwnershipPhase::Registering
+            | OwnershipPhase::Confirming { .. } => Some(self.take_until),
+            OwnershipPhase::Kept | OwnershipPhase::Replaced => {
+                self.pending.as_ref().and_then(PendingRegistration::until)
             }
-            Phase::Kept | Phase::Replaced => self.pending.as_ref().and_then(Pending::until),
-            Phase::Leaving { until } => Some(until),
-            Phase::Over => None,
+            OwnershipPhase::Leaving { until } => Some(until),
+            OwnershipPhase::Over => None,
         }
     }
 
@@ -262,14 +272,14 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         !self.is_over()
     }
 
-    /// Whether the machine has ended. It may still be asked to [`leave`](ExclusiveKey::leave).
+    /// Whether the machine has ended. [`leave`](ExclusiveKey::leave) may still be called.
     pub fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Over)
+        matches!(self.phase, OwnershipPhase::Over)
     }
 
-    /// Whether the key is still to be taken.
+    /// Whether the key is not taken yet.
     pub fn is_waiting(&self) -> bool {
-        matches!(self.phase, Phase::Waiting | Phase::Rereading)
+        matches!(self.phase, OwnershipPhase::Waiting | OwnershipPhase::Rereading)
     }
 
     /// The lease that the own key was last read under.
@@ -283,12 +293,12 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
     /// The status, given what the session reports at this moment.
     pub fn status(&self, session: SessionView) -> RegistrationStatus {
         match self.phase {
-            Phase::Kept => self.decide(session),
+            OwnershipPhase::Kept => self.decide(session),
             _ => self.status.clone(),
         }
     }
 
-    /// The newest token that the key had as this owner's; none if it never was.
+    /// The newest token of the key as this owner's; none if it was never taken.
     pub fn newest_token(&self) -> Option<Token> {
         self.newest
     }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::revision::Token;
-use crate::sabotage::{Rule, is_broken};
+use crate::sabotage::{SabotageRule, is_broken};
 use crate::txn::{Condition, Txn};
 
 /// A holder's proof for writes inside the store: its key, and since when it is there.
@@ -31,7 +31,7 @@ impl Fence {
     /// The same transaction, which now happens only while the holder still holds; otherwise its `otherwise` happens.
     #[must_use]
     pub fn guard(&self, txn: Txn) -> Txn {
-        if is_broken(Rule::Fence) {
+        if is_broken(SabotageRule::Fence) {
             return txn;
         }
         txn.when(Condition::created_at(self.key.clone(), self.token.0))
@@ -41,7 +41,7 @@ impl Fence {
 /// A token that is older than one that was seen before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("token {shown} is stale: {seen} was seen before, so somebody else has held since")]
-pub struct Stale {
+pub struct StaleToken {
     /// The token that was shown.
     pub shown: Token,
     /// The largest one that was seen.
@@ -65,9 +65,9 @@ impl FenceVerifier {
     }
 
     /// Lets a holder in, unless a later one was here before.
-    pub fn admit(&mut self, name: &str, shown: Token) -> Result<(), Stale> {
+    pub fn admit(&mut self, name: &str, shown: Token) -> Result<(), StaleToken> {
         match self.seen.get_mut(name) {
-            Some(seen) if shown < *seen => Err(Stale { shown, seen: *seen }),
+            Some(seen) if shown < *seen => Err(StaleToken { shown, seen: *seen }),
             Some(seen) => {
                 *seen = shown;
                 Ok(())
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(verifier.admit("a", token(5)), Ok(()));
         assert_eq!(verifier.admit("a", token(5)), Ok(()), "the same holder again");
         assert_eq!(verifier.admit("a", token(9)), Ok(()));
-        assert_eq!(verifier.admit("a", token(5)), Err(Stale { shown: token(5), seen: token(9) }));
+        assert_eq!(verifier.admit("a", token(5)), Err(StaleToken { shown: token(5), seen: token(9) }));
         assert_eq!(verifier.admit("b", token(1)), Ok(()), "another name");
     }
 }

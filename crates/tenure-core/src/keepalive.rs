@@ -20,7 +20,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::loss::LossReason;
-use crate::sabotage::{Rule, is_broken};
+use crate::sabotage::{SabotageRule, is_broken};
 use crate::time::Moment;
 
 /// The shortest margin. It must cover what a loaded machine lets a task wait. Halved, a stalled scheduler uses it up; doubled, TTLs below
@@ -66,7 +66,7 @@ impl Timing {
 
     /// The default margin of a TTL.
     pub fn margin_of(ttl: Duration) -> Duration {
-        if is_broken(Rule::Margin) {
+        if is_broken(SabotageRule::Margin) {
             return Duration::ZERO;
         }
         MARGIN_MIN.max(ttl / MARGIN_PART)
@@ -184,7 +184,7 @@ impl KeepAlive {
         if self.end.is_some() {
             return;
         }
-        let sent_at = if is_broken(Rule::ValidityFromSending) { now } else { sent_at };
+        let sent_at = if is_broken(SabotageRule::ValidityFromSending) { now } else { sent_at };
         let valid_until = sent_at + granted.saturating_sub(self.timing.margin);
         // Replies may overtake each other: that of an earlier renewal must not shorten what a later one proved.
         self.valid_until = self.valid_until.max(valid_until);

@@ -37,7 +37,7 @@ pub use evaluate::{evaluate, read};
 pub use rows::Rows;
 pub use watchers::{WatchId, Watchers};
 
-use history::History;
+use history::KeyspaceHistory;
 use leases::Leases;
 
 /// A store: a revisioned key space with leases, transactions, ranges and watches.
@@ -47,7 +47,7 @@ pub struct Keyspace {
     revision: Revision,
     live: BTreeMap<Bytes, KeyValue>,
     leases: Leases,
-    history: History,
+    history: KeyspaceHistory,
     watchers: Watchers,
     woken: BTreeSet<WatchId>,
 }
@@ -60,7 +60,7 @@ impl Keyspace {
             revision: Revision(1),
             live: BTreeMap::new(),
             leases: Leases::default(),
-            history: History::new(),
+            history: KeyspaceHistory::new(),
             watchers: Watchers::default(),
             woken: BTreeSet::new(),
         }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::error::{Invalid, StoreError};
+use crate::error::{InvalidRequest, StoreError};
 use crate::lease::LeaseId;
 use crate::revision::Revision;
 
@@ -116,12 +116,12 @@ impl Selection {
     /// Refuses what could match by accident: an empty key, or a prefix that does not end in `/`.
     pub fn check(&self) -> Result<(), StoreError> {
         match self {
-            Selection::Key(key) if key.is_empty() => Err(Invalid::EmptyKey.into()),
+            Selection::Key(key) if key.is_empty() => Err(InvalidRequest::EmptyKey.into()),
             Selection::Range(from, _) | Selection::From(from) if from.is_empty() => {
-                Err(Invalid::EmptyKey.into())
+                Err(InvalidRequest::EmptyKey.into())
             }
             Selection::Prefix(prefix) if !prefix.is_empty() && prefix.last() != Some(&b'/') => {
-                Err(Invalid::OpenPrefix(prefix.clone()).into())
+                Err(InvalidRequest::OpenPrefix(prefix.clone()).into())
             }
             Selection::Key(_) | Selection::Prefix(_) | Selection::Range(..) | Selection::From(_) => Ok(()),
         }
@@ -229,10 +229,10 @@ impl Get {
     pub fn check(&self) -> Result<(), StoreError> {
         self.select.check()?;
         if self.limit == Some(0) {
-            return Err(Invalid::LimitZero.into());
+            return Err(InvalidRequest::LimitZero.into());
         }
         if let Some(at) = self.at.filter(|&at| at <= Revision::ZERO) {
-            return Err(Invalid::NoSuchRevision(at).into());
+            return Err(InvalidRequest::NoSuchRevision(at).into());
         }
         Ok(())
     }

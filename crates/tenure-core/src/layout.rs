@@ -21,7 +21,7 @@ use crate::kv::Selection;
 use crate::lease::LeaseId;
 use crate::record::Timestamp;
 
-pub use catalog::{AUDIT_KEEP, COMMAND_EXPIRES_AFTER, Life, RESULT_EXPIRES_AFTER};
+pub use catalog::{AUDIT_KEEP, COMMAND_EXPIRES_AFTER, KeyLifetime, RESULT_EXPIRES_AFTER};
 
 /// Where services lie inside the registry.
 const SERVICES: &str = "services/";

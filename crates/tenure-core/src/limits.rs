@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{Invalid, StoreError};
+use crate::error::{InvalidRequest, StoreError};
 
 /// The limits of a store; requests beyond them are refused with both numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,10 +32,10 @@ impl Limits {
     /// The TTL that is granted to one who asks for `ttl`.
     pub fn grant_ttl(&self, ttl: Duration) -> Result<Duration, StoreError> {
         if ttl.is_zero() {
-            return Err(Invalid::TtlZero.into());
+            return Err(InvalidRequest::TtlZero.into());
         }
         if ttl > self.ttl_max {
-            return Err(Invalid::TtlTooLarge { asked: ttl, max: self.ttl_max }.into());
+            return Err(InvalidRequest::TtlTooLarge { asked: ttl, max: self.ttl_max }.into());
         }
         Ok(ttl.max(self.ttl_min))
     }
@@ -50,7 +50,10 @@ mod tests {
         let limits = Limits::EMBEDDED;
         assert_eq!(limits.grant_ttl(Duration::from_millis(5)).unwrap(), Duration::from_secs(1));
         assert_eq!(limits.grant_ttl(Duration::from_millis(1500)).unwrap(), Duration::from_millis(1500));
-        assert!(matches!(limits.grant_ttl(Duration::ZERO), Err(StoreError::Invalid(Invalid::TtlZero))));
+        assert!(matches!(
+            limits.grant_ttl(Duration::ZERO),
+            Err(StoreError::Invalid(InvalidRequest::TtlZero))
+        ));
         assert!(limits.grant_ttl(Duration::from_secs(9_000_000_001)).is_err());
     }
 }

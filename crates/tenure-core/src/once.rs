@@ -52,7 +52,7 @@ pub enum CountedRuns {
 
 /// Whether something is to be run now.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Decision {
+pub enum OnceDecision {
     /// No run of this period counts.
     Due {
         /// A run that was recorded in the future, by a clock that is wrong, and does not count.
@@ -64,17 +64,17 @@ pub enum Decision {
 
 impl OnceRule {
     /// Whether something is to be run at `now`, if this is the record of its last run.
-    pub fn decide(&self, last: Option<&OnceRecord>, now: Timestamp) -> Decision {
-        let Some(last) = last else { return Decision::Due { ignored: None } };
+    pub fn decide(&self, last: Option<&OnceRecord>, now: Timestamp) -> OnceDecision {
+        let Some(last) = last else { return OnceDecision::Due { ignored: None } };
         let is_counted = match self.counted {
             CountedRuns::Begun => true,
             CountedRuns::Succeeded => last.exit_code == Some(0),
         };
         match RunAge::of(last.started, now, self.every) {
-            RunAge::Earlier => Decision::Due { ignored: None },
-            RunAge::Future => Decision::Due { ignored: Some(last.clone()) },
-            RunAge::Current if is_counted => Decision::Done(last.clone()),
-            RunAge::Current => Decision::Due { ignored: None },
+            RunAge::Earlier => OnceDecision::Due { ignored: None },
+            RunAge::Future => OnceDecision::Due { ignored: Some(last.clone()) },
+            RunAge::Current if is_counted => OnceDecision::Done(last.clone()),
+            RunAge::Current => OnceDecision::Due { ignored: None },
         }
     }
 

@@ -22,7 +22,7 @@ use thiserror::Error;
 use crate::queue::LockMode;
 use crate::revision::Token;
 
-pub use accepts::{NodeLoad, Wanted};
+pub use accepts::{AcceptedTasks, NodeLoad};
 pub use audit::{AuditAction, AuditRecord};
 pub use identity::Identity;
 pub use resignation::ResignationRecord;
@@ -164,7 +164,7 @@ pub struct MemberRecord {
     pub balancer: Option<String>,
     /// Which tasks it accepts; none if it does not publish that: then any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub accepts: Option<Wanted>,
+    pub accepts: Option<AcceptedTasks>,
     /// How many tasks it runs at a time; none for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u64>,

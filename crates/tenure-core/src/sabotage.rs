@@ -1,12 +1,12 @@
 //! Rules that a test can break on purpose, to see that whoever checks them notices.
 //!
-//! A checker that never failed proves nothing. Each [`Rule`] is one sentence of the promises; where the code keeps it, the code calls
+//! A checker that never failed proves nothing. Each [`SabotageRule`] is one sentence of the promises; where the code keeps it, the code calls
 //! `is_broken`. In a build with `--cfg tenure_sabotage`, and in the unit tests of this crate, a test can make the result *yes* for its
 //! thread. In every other build, with any features, the result is *no* at compile time, and nothing of this is left in a program.
 
 /// A rule that can be broken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Rule {
+pub enum SabotageRule {
     /// Validity counts from when a renewal was sent; broken: from when its answer came.
     ValidityFromSending,
     /// A holder stops a margin early; broken: exactly when the store may.
@@ -35,29 +35,29 @@ pub enum Rule {
     LegalSteps,
 }
 
-impl Rule {
-    /// All that simulated worlds must notice. [`Rule::SettledEnter`] is not among them: its late requests are too rare there (none in 500 seeds), so
+impl SabotageRule {
+    /// All that simulated worlds must notice. [`SabotageRule::SettledEnter`] is not among them: its late requests are too rare there (none in 500 seeds), so
     /// the random worlds of `queue` break it instead.
-    pub const ALL: [Rule; 12] = [
-        Rule::ValidityFromSending,
-        Rule::Margin,
-        Rule::OwnPlace,
-        Rule::UnknownMayBeThere,
-        Rule::Fence,
-        Rule::StopBeforeRelease,
-        Rule::GuardedRelease,
-        Rule::GuardedState,
-        Rule::SlashAtTheEnd,
-        Rule::WholePicture,
-        Rule::CommandsAreAnswered,
-        Rule::LegalSteps,
+    pub const ALL: [SabotageRule; 12] = [
+        SabotageRule::ValidityFromSending,
+        SabotageRule::Margin,
+        SabotageRule::OwnPlace,
+        SabotageRule::UnknownMayBeThere,
+        SabotageRule::Fence,
+        SabotageRule::StopBeforeRelease,
+        SabotageRule::GuardedRelease,
+        SabotageRule::GuardedState,
+        SabotageRule::SlashAtTheEnd,
+        SabotageRule::WholePicture,
+        SabotageRule::CommandsAreAnswered,
+        SabotageRule::LegalSteps,
     ];
 }
 
 /// Whether a rule is broken on this thread.
 #[cfg(not(any(tenure_sabotage, test)))]
 #[inline]
-pub(crate) const fn is_broken(_: Rule) -> bool {
+pub(crate) const fn is_broken(_: SabotageRule) -> bool {
     false
 }
 
@@ -71,14 +71,14 @@ mod broken {
     use std::cell::Cell;
     use std::marker::PhantomData;
 
-    use super::Rule;
+    use super::SabotageRule;
 
     thread_local! {
-        static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
+        static BROKEN: Cell<Option<SabotageRule>> = const { Cell::new(None) };
     }
 
     /// Whether a rule is broken on this thread.
-    pub(crate) fn is_broken(rule: Rule) -> bool {
+    pub(crate) fn is_broken(rule: SabotageRule) -> bool {
         BROKEN.get() == Some(rule)
     }
 
@@ -96,7 +96,7 @@ mod broken {
         /// # Panics
         ///
         /// If one is broken already: nobody could say which of the two was noticed.
-        pub fn of(rule: Rule) -> Sabotage {
+        pub fn of(rule: SabotageRule) -> Sabotage {
             assert!(BROKEN.replace(Some(rule)).is_none(), "one rule is broken at a time");
             Sabotage { here: PhantomData }
         }

@@ -8,12 +8,12 @@
 //! ```
 //! use tenure_core::id::NodeId;
 //! use tenure_core::record::Timestamp;
-//! use tenure_core::task::{TaskMessage, State, StateRecord};
+//! use tenure_core::task::{TaskMessage, TaskStatus, StateRecord};
 //!
 //! let (node, now) = (NodeId::parse("web-1")?, Timestamp(1_000));
 //! let mut task = StateRecord::default(); // what a task without a stored state is
 //! task.apply(TaskMessage::Pause, now, &node)?;
-//! assert_eq!(task.state, State::Paused);
+//! assert_eq!(task.state, TaskStatus::Paused);
 //! let refused = task.apply(TaskMessage::Complete, now, &node).unwrap_err();
 //! assert_eq!(refused.to_string(), "a paused task does not take complete");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -31,5 +31,5 @@ mod record;
 
 pub use attempt::{ATTEMPTS_LEN_MAX, Attempt, AttemptEnd, AttemptRecord};
 pub use checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, CheckpointTooLarge};
-pub use record::{Applied, ERRORS_LEN_MAX, HISTORY_LEN_MAX, StateRecord, Step, TaskError};
-pub use state::{IllegalTransition, State, TaskMessage, TaskMessageKind, TaskState, transition};
+pub use record::{Applied, ERRORS_LEN_MAX, HISTORY_LEN_MAX, HistoryEntry, StateRecord, TaskFailure};
+pub use state::{IllegalTransition, TaskMessage, TaskMessageKind, TaskState, TaskStatus, transition};

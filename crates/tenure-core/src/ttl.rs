@@ -1,8 +1,8 @@
 //! Leader election on a storage with three operations: insert if absent, swap if equal, delete if equal, each with a TTL.
 //!
-//! Intuition: the stored value carries a random nonce, so a swap of the value for itself proves ownership without a read. The same request
-//! renews the TTL, and it settles an insert whose reply was lost. It can be repeated at any time: a second swap of a value for itself
-//! changes nothing but the TTL. [`keepalive`](crate::keepalive) decides until when a reply proves validity.
+//! Intuition: the stored value carries a random nonce, so a swap of the value for itself proves ownership without a read.
+//! The same request renews the TTL and settles an insert with a lost reply. It can be repeated at any time: a second swap
+//! of a value for itself changes nothing but the TTL. [`keepalive`](crate::keepalive) decides how long a reply proves validity.
 //!
 //! ```text
 //! Inserting ── yes ──────────────► Leading ─ release ─► Stopping ── work has ended ──► Leaving ── deleted ──► Over
@@ -22,7 +22,7 @@ mod messages;
 
 use std::time::Duration;
 
-use crate::backoff::{Backoff, Growth, Jitter, Retry};
+use crate::backoff::{Backoff, BackoffState, Growth, Jitter};
 use crate::keepalive::{KeepAlive, KeepAliveOutput, KeepAliveState};
 use crate::loss::LossReason;
 use crate::time::Moment;
@@ -42,7 +42,7 @@ const LONGEST_WAIT_PART: u32 = 8;
 pub struct TtlElection {
     config: TtlConfig,
     phase: TtlPhase,
-    backoff: Backoff,
+    backoff: BackoffState,
     /// When the last insert or swap was sent, with or without a reply. The stored value expires at the latest one TTL after this.
     touched_at: Moment,
     /// Whether the insert may still be in flight.
@@ -93,7 +93,7 @@ impl TtlElection {
     /// A campaign that has sent nothing yet.
     pub fn new(config: TtlConfig, now: Moment) -> TtlElection {
         let ttl = config.timing.ttl();
-        let retry = Retry {
+        let retry = Backoff {
             growth: Growth::Exponential,
             initial: ttl / FIRST_WAIT_PART,
             cap: ttl / LONGEST_WAIT_PART,
@@ -103,7 +103,7 @@ impl TtlElection {
         TtlElection {
             config,
             phase: TtlPhase::Inserting { sent_at: None },
-            backoff: Backoff::new(retry),
+            backoff: BackoffState::new(retry),
             touched_at: now,
             insert_is_open: false,
             is_released: false,
@@ -448,7 +448,7 @@ impl TtlHeld {
         matches!(self.token, TokenState::Known)
     }
 
-    fn fail(&mut self, backoff: &mut Backoff, jitter: f64, now: Moment) {
+    fn fail(&mut self, backoff: &mut BackoffState, jitter: f64, now: Moment) {
         let wait = backoff.after_failure(now, jitter, Some(self.keepalive.remaining(now)));
         self.swap_sent_at = None;
         self.keepalive.handle_failed(wait, now);

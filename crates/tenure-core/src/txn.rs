@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use crate::error::{Invalid, StoreError};
+use crate::error::{InvalidRequest, StoreError};
 use crate::kv::{Get, KeyValue, Page, Selection};
 use crate::lease::LeaseId;
 use crate::limits::Limits;
@@ -68,10 +68,10 @@ impl Txn {
     pub fn check(&self, limits: &Limits) -> Result<(), StoreError> {
         let count = self.when.len().max(self.then.len()).max(self.otherwise.len());
         if count > limits.txn_ops_max {
-            return Err(Invalid::TooManyOps { count, max: limits.txn_ops_max }.into());
+            return Err(InvalidRequest::TooManyOps { count, max: limits.txn_ops_max }.into());
         }
         if self.when.iter().any(|condition| condition.key.is_empty()) {
-            return Err(Invalid::EmptyKey.into());
+            return Err(InvalidRequest::EmptyKey.into());
         }
         for branch in [&self.then, &self.otherwise] {
             for op in branch {
@@ -81,7 +81,7 @@ impl Txn {
         }
         let bytes = self.size();
         if bytes > limits.request_bytes_max {
-            return Err(Invalid::TooLarge { bytes, max: limits.request_bytes_max }.into());
+            return Err(InvalidRequest::TooLarge { bytes, max: limits.request_bytes_max }.into());
         }
         Ok(())
     }
@@ -105,7 +105,7 @@ fn refuse_double_changes(branch: &[Op]) -> Result<(), StoreError> {
         if let Op::Put { key, .. } = op
             && !puts.insert(key)
         {
-            return Err(Invalid::DuplicateKey(key.clone()).into());
+            return Err(InvalidRequest::DuplicateKey(key.clone()).into());
         }
     }
     for op in branch {
@@ -117,7 +117,7 @@ fn refuse_double_changes(branch: &[Op]) -> Result<(), StoreError> {
             }
         };
         if let Some(key) = put_and_deleted {
-            return Err(Invalid::DuplicateKey(key.clone()).into());
+            return Err(InvalidRequest::DuplicateKey(key.clone()).into());
         }
     }
     Ok(())
@@ -286,7 +286,7 @@ impl Op {
 
     fn check(&self) -> Result<(), StoreError> {
         match self {
-            Op::Put { key, .. } if key.is_empty() => Err(Invalid::EmptyKey.into()),
+            Op::Put { key, .. } if key.is_empty() => Err(InvalidRequest::EmptyKey.into()),
             Op::Put { .. } => Ok(()),
             Op::Delete(select) => select.check(),
             Op::Get(get) => get.check(),

@@ -87,7 +87,7 @@ pub struct Gap {
 
 /// What to show now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shown {
+pub enum LeaderView {
     /// The first candidate leads, after this gap if one was seen.
     Leader(Option<Gap>),
     /// There is no leader.
@@ -144,7 +144,7 @@ impl Vacancy {
     }
 
     /// The queue was read completely.
-    pub fn handle_front(&mut self, now: Moment, front: Option<Front>) -> Shown {
+    pub fn handle_front(&mut self, now: Moment, front: Option<Front>) -> LeaderView {
         let since = self.blind_since.take().unwrap_or(now);
         self.front = front;
         let token = front.map(|front| front.token);
@@ -178,7 +178,7 @@ impl Vacancy {
         sent_at: Moment,
         now: Moment,
         lease: Option<(Duration, Duration)>,
-    ) -> Shown {
+    ) -> LeaderView {
         let tracked = [self.leader.as_mut(), self.next.as_mut()];
         if let Some(tracked) = tracked.into_iter().flatten().find(|tracked| tracked.token == token) {
             tracked.read_at = Some(now);
@@ -192,21 +192,21 @@ impl Vacancy {
     }
 
     /// What to show; call again at [`Vacancy::nobody_at`].
-    pub fn shown(&mut self, now: Moment) -> Shown {
+    pub fn shown(&mut self, now: Moment) -> LeaderView {
         if self.leader.is_some() {
-            return Shown::Leader(self.gap);
+            return LeaderView::Leader(self.gap);
         }
-        let Some((next, front)) = self.next.zip(self.front) else { return Shown::Nobody };
+        let Some((next, front)) = self.next.zip(self.front) else { return LeaderView::Nobody };
         let is_renewed = next.lease.is_some_and(|(ttl, until)| until - ttl > next.first.1);
         let is_first_leader = self.ended.is_none();
         if front.leads || !front.waited || is_renewed || is_first_leader {
             self.gap = self.ended.take().map(|ended| ended.until(next.first.0, now));
             self.leader = self.next.take();
-            return Shown::Leader(self.gap);
+            return LeaderView::Leader(self.gap);
         }
         match self.nobody_at() {
-            Some(at) if at > now => Shown::Unsettled,
-            _ => Shown::Nobody,
+            Some(at) if at > now => LeaderView::Unsettled,
+            _ => LeaderView::Nobody,
         }
     }
 
@@ -290,14 +290,14 @@ mod tests {
     /// A leader with token 1 whose lease was read at 1,000 with this much left.
     fn led(remaining_ms: u64) -> Vacancy {
         let mut vacancy = Vacancy::default();
-        assert_eq!(vacancy.handle_front(at(0), front(1, false, false)), Shown::Leader(None));
+        assert_eq!(vacancy.handle_front(at(0), front(1, false, false)), LeaderView::Leader(None));
         vacancy.handle_lease(Token(Revision(1)), at(1_000), at(1_000), Some((TTL, ms(remaining_ms))));
         vacancy
     }
 
-    fn gap(shown: Shown) -> Gap {
+    fn gap(shown: LeaderView) -> Gap {
         match shown {
-            Shown::Leader(Some(gap)) => gap,
+            LeaderView::Leader(Some(gap)) => gap,
             other => panic!("{other:?}"),
         }
     }
@@ -321,11 +321,11 @@ mod tests {
     #[test]
     fn unconfirmed_candidate_is_never_shown() {
         let mut vacancy = led(5_000);
-        assert_eq!(vacancy.handle_front(at(6_000), front(2, true, false)), Shown::Unsettled);
-        assert_eq!(vacancy.shown(at(7_000)), Shown::Nobody);
+        assert_eq!(vacancy.handle_front(at(6_000), front(2, true, false)), LeaderView::Unsettled);
+        assert_eq!(vacancy.shown(at(7_000)), LeaderView::Nobody);
         // Its lease was renewed before it was the first: it may be dead too.
         let dead = vacancy.handle_lease(Token(Revision(2)), at(7_000), at(7_000), Some((TTL, ms(2_000))));
-        assert_eq!(dead, Shown::Nobody);
+        assert_eq!(dead, LeaderView::Nobody);
         let gap = gap(vacancy.handle_front(at(9_000), front(3, true, true)));
         assert_eq!((gap.end, gap.max), (TermEnd::Lapsed, Some(ms(8_000))));
         assert_eq!(gap.min.as_millis(), 6_333, "the one between did not lead");
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn blind_time_inside_a_gap_widens_its_bounds() {
         let mut vacancy = led(5_000);
-        assert_eq!(vacancy.handle_front(at(2_000), None), Shown::Nobody);
+        assert_eq!(vacancy.handle_front(at(2_000), None), LeaderView::Nobody);
         vacancy.handle_break(at(3_000));
         let gap = gap(vacancy.handle_front(at(9_000), front(7, false, false)));
         assert_eq!((gap.end, gap.min, gap.max), (TermEnd::Resigned, ms(1_000), Some(ms(7_000))));
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn first_look_at_an_empty_queue_has_no_upper_bound() {
         let mut vacancy = Vacancy::default();
-        assert_eq!(vacancy.handle_front(at(0), None), Shown::Nobody);
+        assert_eq!(vacancy.handle_front(at(0), None), LeaderView::Nobody);
         let gap = gap(vacancy.handle_front(at(700), front(1, false, false)));
         assert_eq!((gap.end, gap.min, gap.max), (TermEnd::Unseen, ms(700), None));
     }

@@ -1,7 +1,7 @@
 //! One node's decisions: which tasks it claims, runs, stops, saves and gives away.
 //!
-//! The machine is told everything that happens ([`Event`]) together with the time ([`Now`]), and answers with everything that must be done
-//! ([`Action`]) and told ([`Notice`]). It reads no clock, throws no dice and asks no store; what it asks of the store is written out in
+//! The machine is told everything that happens ([`WorkerInput`]) together with the time ([`InputTime`]), and answers with everything that must be done
+//! ([`WorkerOutput`]) and told ([`WorkerEvent`]). It reads no clock, throws no dice and asks no store; what it asks of the store is written out in
 //! [`request`], so the driver has nothing to decide.
 //!
 //! Intuition: everything a node believes is late. The board lags behind the store, answers lag behind the board, handlers lag behind both. So
@@ -61,70 +61,70 @@ use crate::snapshot::FeedItem;
 use crate::task::retry::ErrorPolicy;
 use crate::time::Moment;
 
-use claim_queue::Offers;
-use claimed_task::Held;
-use claiming::Claims;
+use claim_queue::ClaimQueue;
+use claimed_task::ClaimedTask;
+use claiming::InFlightClaims;
 use config::WALL_CHECK;
-use node_commands::Orders;
-use peers::Company;
-use rebalance::Scales;
+use node_commands::NodeCommandQueue;
+use peers::Peers;
+use rebalance::BalanceState;
 use retention::Retention;
-use slots::Slots;
+use slots::HandlerSlots;
 use sweep::Sweep;
-use task_commands::Mailbox;
+use task_commands::TaskCommands;
 use timers::{Timer, Timers};
 
-pub use crate::record::Wanted;
+pub use crate::record::AcceptedTasks;
 pub use config::{LOST_CLAIMS_MAX, StopMode, WorkerConfig};
-pub use event::{Notice, ReleaseReason};
+pub use event::{ReleaseReason, WorkerEvent};
 pub use input::{
-    ClaimReply, CommandResultReply, EndedPage, Event, Feed, Now, Outcome, ReleaseReply, ResultsPage,
-    RetentionReply, StateWriteReply, Won,
+    ClaimReply, CommandAckReply, EndedPage, FeedId, HandlerEnd, InputTime, ReleaseReply, ResultsPage,
+    RetentionReply, StateWriteReply, WonClaim, WorkerInput,
 };
 pub use output::{
-    Action, After, Answer, AttemptWrite, ClaimRequest, CommandCheck, EndedEntry, EndedTask, Mark,
-    RetentionAsk, RetentionStep, Save, Start, StopReason, Swept,
+    AfterWrite, AttemptWrite, ClaimRequest, CommandAck, CommandCheck, EndedEntry, EndedTask, ExpiredKey,
+    FreezeMark, HandlerStart, RetentionRequest, RetentionStep, StateWrite, StopReason, WorkerOutput,
 };
 pub use retention::Keep;
 
 /// One node.
-pub struct Node {
-    settings: WorkerConfig,
+pub struct WorkerMachine {
+    config: WorkerConfig,
     layout: Layout,
     policy: Box<dyn ErrorPolicy>,
     board: Board,
-    company: Company,
-    mailbox: Mailbox,
-    orders: Orders,
-    scales: Scales,
+    peers: Peers,
+    task_commands: TaskCommands,
+    node_commands: NodeCommandQueue,
+    balance: BalanceState,
     retention: Retention,
     sweep: Sweep,
     /// The create revision of the node's own key; none while it is not joined.
     incarnation: Option<Token>,
-    standing: Standing,
-    offers: Offers,
-    claims: Claims,
+    phase: WorkerPhase,
+    claim_queue: ClaimQueue,
+    claims: InFlightClaims,
     /// Claims of this process that it does not keep, and whose keys have to be deleted.
-    strays: BTreeMap<(TaskId, Token), ClaimId>,
+    orphans: BTreeMap<(TaskId, Token), ClaimId>,
     /// In boxes: each is large, and is taken out and put back whenever it goes on.
-    held: BTreeMap<TaskId, Box<Held>>,
+    held: BTreeMap<TaskId, Box<ClaimedTask>>,
     /// Which of them hang on which lease.
     by_lease: BTreeMap<LeaseId, BTreeSet<TaskId>>,
     /// Which of them use no capacity.
-    slots: Slots,
+    slots: HandlerSlots,
     /// Those of them that sleep, by when they wake.
     sleepers: BTreeSet<(Timestamp, TaskId)>,
     timers: Timers,
     epoch: RequestId,
-    drain_told: usize,
-    tally: WorkerStats,
-    actions: VecDeque<Action>,
-    notices: VecDeque<Notice>,
+    drain_reported: usize,
+    stats: WorkerStats,
+    outputs: VecDeque<WorkerOutput>,
+    events: VecDeque<WorkerEvent>,
 }
 
 /// What a node is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
+enum WorkerPhase {
     /// It takes and runs tasks.
     Working,
     /// It gives everything away, because an order says so.
@@ -141,9 +141,9 @@ enum Standing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
     /// How often it was thought about whether to claim a task.
-    pub weighed: u64,
+    pub considered: u64,
     /// How many claims were sent.
-    pub tries: u64,
+    pub claims_sent: u64,
     /// How many of them were won.
     pub won: u64,
     /// How many timers were due.
@@ -152,64 +152,65 @@ pub struct WorkerStats {
     pub changes: u64,
 }
 
-impl Node {
+impl WorkerMachine {
     /// A node that knows nothing yet. It claims once it has joined and all its feeds have shown a whole picture.
     pub fn new(
-        settings: WorkerConfig,
+        config: WorkerConfig,
         layout: Layout,
         balancer: Box<dyn Balancer>,
         policy: Box<dyn ErrorPolicy>,
-    ) -> Node {
-        Node {
+    ) -> WorkerMachine {
+        WorkerMachine {
             policy,
             board: Board::new(layout.clone()),
-            company: Company::new(settings.node.clone(), layout.clone()),
-            mailbox: Mailbox::new(layout.clone()),
-            orders: Orders::new(),
-            scales: Scales::new(balancer),
+            peers: Peers::new(config.node.clone(), layout.clone()),
+            task_commands: TaskCommands::new(layout.clone()),
+            node_commands: NodeCommandQueue::new(),
+            balance: BalanceState::new(balancer),
             retention: Retention::default(),
             sweep: Sweep::new(layout.clone()),
             incarnation: None,
-            standing: Standing::Working,
-            offers: Offers::default(),
-            claims: Claims::new(settings.seed),
-            strays: BTreeMap::new(),
+            phase: WorkerPhase::Working,
+            claim_queue: ClaimQueue::default(),
+            claims: InFlightClaims::new(config.seed),
+            orphans: BTreeMap::new(),
             held: BTreeMap::new(),
             by_lease: BTreeMap::new(),
-            slots: Slots::default(),
+            slots: HandlerSlots::default(),
             sleepers: BTreeSet::new(),
             timers: Timers::default(),
             epoch: RequestId(0),
-            drain_told: usize::MAX,
-            tally: WorkerStats::default(),
-            actions: VecDeque::new(),
-            notices: VecDeque::new(),
-            settings,
+            drain_reported: usize::MAX,
+            stats: WorkerStats::default(),
+            outputs: VecDeque::new(),
+            events: VecDeque::new(),
+            config,
             layout,
         }
     }
 
     /// Something happened.
-    pub fn handle(&mut self, event: Event, now: Now) {
-        if self.standing == Standing::Finished {
+    pub fn handle(&mut self, event: WorkerInput, now: InputTime) {
+        if self.phase == WorkerPhase::Finished {
             return;
         }
         match event {
-            Event::Seen(feed, item) => {
+            WorkerInput::FeedItem(feed, item) => {
                 let is_half = matches!(item, FeedItem::Put(_) | FeedItem::Delete { .. });
-                self.handle_seen(feed, item, now);
+                self.handle_feed(feed, item, now);
                 // What is said between two whole pictures changes nothing yet.
                 if is_half {
                     return;
                 }
             }
-            Event::Joined { incarnation } => {
+            WorkerInput::Joined { incarnation } => {
                 self.incarnation = Some(incarnation);
-                self.actions.push_back(Action::Announce(match self.standing {
-                    Standing::Working => MemberState::Ready,
-                    Standing::Draining | Standing::Ending { .. } | Standing::Leaving | Standing::Finished => {
-                        MemberState::Draining
-                    }
+                self.outputs.push_back(WorkerOutput::Announce(match self.phase {
+                    WorkerPhase::Working => MemberState::Ready,
+                    WorkerPhase::Draining
+                    | WorkerPhase::Ending { .. }
+                    | WorkerPhase::Leaving
+                    | WorkerPhase::Finished => MemberState::Draining,
                 }));
                 if self.timers.at(&Timer::Periodic).is_none() {
                     self.set_periodic(now);
@@ -217,34 +218,40 @@ impl Node {
                 self.begin_retention(now);
                 self.begin_sweep(now);
             }
-            Event::SessionLost => {
+            WorkerInput::SessionLost => {
                 self.incarnation = None;
                 self.forget_claims();
                 let tasks: Vec<TaskId> = self.held.keys().cloned().collect();
                 self.lose_all(tasks, LossReason::MembershipLost, now);
             }
-            Event::LeaseOver { lease, why } => {
+            WorkerInput::LeaseLost { lease, why } => {
                 self.claims.note_over(lease);
                 let tasks = self.by_lease.get(&lease).into_iter().flatten().cloned().collect();
                 self.lose_all(tasks, why, now);
             }
-            Event::ClaimsAnswered { epoch, answers } => self.handle_claims(epoch, answers, now),
-            Event::GivenBack { task, token, answer } => self.handle_given_back(task, token, answer, now),
-            Event::HandlerEnded { task, token, outcome } => self.handle_ended(&task, token, outcome, now),
-            Event::Checkpoint { task, token, ask, blob } => {
+            WorkerInput::ClaimReplies { epoch, replies } => self.handle_claims(epoch, replies, now),
+            WorkerInput::ClaimReleased { task, token, reply } => {
+                self.handle_claim_released(task, token, reply, now);
+            }
+            WorkerInput::HandlerEnded { task, token, outcome } => {
+                self.handle_ended(&task, token, outcome, now);
+            }
+            WorkerInput::Checkpoint { task, token, ask, blob } => {
                 self.handle_checkpoint(task, token, ask, blob, now);
             }
-            Event::Saved { task, epoch, answer } => self.handle_saved(&task, epoch, answer, now),
-            Event::Answered { epoch, answer } => self.handle_answered(epoch, answer, now),
-            Event::Retained { ask, reply } => self.handle_retained(&ask, reply, now),
-            Event::Measured(resource) => self.handle_measured(resource, now),
-            Event::Shutdown { deadline } => self.begin_shutdown(deadline, now),
-            Event::Left => self.handle_left(),
-            Event::Time => {}
+            WorkerInput::StateWritten { task, epoch, reply } => {
+                self.handle_state_written(&task, epoch, reply, now)
+            }
+            WorkerInput::CommandAcked { epoch, reply } => self.handle_command_acked(epoch, reply, now),
+            WorkerInput::Retained { ask, reply } => self.handle_retained(&ask, reply, now),
+            WorkerInput::Measured(resource) => self.handle_measured(resource, now),
+            WorkerInput::Shutdown { deadline } => self.begin_shutdown(deadline, now),
+            WorkerInput::OwnKeyDeleted => self.handle_left(),
+            WorkerInput::Time => {}
         }
         self.handle_time(now);
-        self.weigh_in(now);
-        self.next_order(now);
+        self.update_own_load(now);
+        self.begin_next_command(now);
         self.check_ending(now);
         self.start_queued(now);
         self.make_room(now);
@@ -253,18 +260,18 @@ impl Node {
     }
 
     /// The next thing to do.
-    pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+    pub fn poll_output(&mut self) -> Option<WorkerOutput> {
+        self.outputs.pop_front()
     }
 
     /// The next thing to tell.
-    pub fn poll_notice(&mut self) -> Option<Notice> {
-        self.notices.pop_front()
+    pub fn poll_event(&mut self) -> Option<WorkerEvent> {
+        self.events.pop_front()
     }
 
-    /// When to tell [`Event::Time`] if nothing else happens.
-    pub fn next_wake(&self, now: Now) -> Option<Moment> {
-        if self.standing == Standing::Finished {
+    /// When to tell [`WorkerInput::Time`] if nothing else happens.
+    pub fn next_wake(&self, now: InputTime) -> Option<Moment> {
+        if self.phase == WorkerPhase::Finished {
             return None;
         }
         let sleeper =
@@ -284,34 +291,34 @@ impl Node {
 
     /// How many other nodes take tasks, as far as it has seen.
     pub fn peers(&self) -> usize {
-        self.company.peers()
+        self.peers.peers()
     }
 
     /// Whether it takes no new tasks until it is told otherwise.
     pub fn is_frozen(&self) -> bool {
-        self.company.am_frozen()
+        self.peers.is_self_frozen()
     }
 
-    /// Whether everything is over: [`Action::Finish`] was asked for.
+    /// Whether everything is over: [`WorkerOutput::Finish`] was asked for.
     pub fn is_finished(&self) -> bool {
-        self.standing == Standing::Finished
+        self.phase == WorkerPhase::Finished
     }
 
     /// How much it has worked.
-    pub fn tally(&self) -> WorkerStats {
-        self.tally
+    pub fn stats(&self) -> WorkerStats {
+        self.stats
     }
 
-    fn handle_time(&mut self, now: Now) {
+    fn handle_time(&mut self, now: InputTime) {
         while let Some(timer) = self.timers.pop(now.at) {
-            self.tally.timers += 1;
+            self.stats.timers += 1;
             match timer {
-                Timer::Offer(task) => self.offer_due(task),
-                Timer::Behind(behind) => self.behind_due(behind, now),
+                Timer::Claimable(task) => self.claim_due(task),
+                Timer::RankDelay(behind) => self.rank_delay_due(behind, now),
                 Timer::Stop(task) => self.stop_due(&task, now),
                 Timer::Retry(task) => self.retry_due(&task, now),
-                Timer::Stray(task) => self.stray_due(task, now),
-                Timer::Order => self.order_due(),
+                Timer::Orphan(task) => self.orphan_due(task, now),
+                Timer::NodeCommand => self.retry_command_ack(),
                 Timer::Retention => self.retention_due(now),
                 Timer::Sweep => self.sweep_due(now),
                 Timer::Round => drop(self.balance_round(now)),
@@ -326,27 +333,27 @@ impl Node {
         self.wake_sleepers(now);
     }
 
-    fn lose_all(&mut self, tasks: Vec<TaskId>, why: LossReason, now: Now) {
+    fn lose_all(&mut self, tasks: Vec<TaskId>, why: LossReason, now: InputTime) {
         for task in tasks {
             self.lose(&task, why, now);
         }
     }
 
     fn is_working(&self) -> bool {
-        self.standing == Standing::Working
+        self.phase == WorkerPhase::Working
     }
 
     /// Whether this node takes tasks, and says so.
-    fn is_willing(&self) -> bool {
+    fn takes_tasks(&self) -> bool {
         self.is_working()
             && self.incarnation.is_some()
-            && self.company.is_known()
-            && !self.company.am_frozen()
+            && self.peers.is_known()
+            && !self.peers.is_self_frozen()
     }
 
     /// Whether it may claim just now.
     fn may_claim(&self) -> bool {
-        self.is_willing() && self.board.is_fresh()
+        self.takes_tasks() && self.board.is_fresh()
     }
 
     fn next_epoch(&mut self) -> RequestId {
@@ -355,9 +362,9 @@ impl Node {
     }
 }
 
-impl std::fmt::Debug for Node {
+impl std::fmt::Debug for WorkerMachine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Node({}, {:?}, {} tasks)", self.settings.node, self.standing, self.held.len())
+        write!(f, "Node({}, {:?}, {} tasks)", self.config.node, self.phase, self.held.len())
     }
 }
 

@@ -114,7 +114,7 @@ impl Endpoints {
                 CallAttempt::Done(answer) => return Ok(answer),
                 CallAttempt::Over(error) => return Err(error),
                 CallAttempt::Again(cause) => {
-                    budget.pause(until).await.map_err(|()| Error::Unavailable(cause))?
+                    budget.pause(until).await.map_err(|()| Error::Unavailable(cause))?;
                 }
             }
         }

@@ -98,7 +98,7 @@ impl EndpointSelector {
             EndpointHealth::Good => {}
             EndpointHealth::Suspect => self.members[id.0] = EndpointHealth::Good,
             EndpointHealth::Quarantined { until, .. } if until <= now => {
-                self.members[id.0] = EndpointHealth::Good
+                self.members[id.0] = EndpointHealth::Good;
             }
             EndpointHealth::Quarantined { until, probe_at, .. } => {
                 self.members[id.0] =

@@ -58,9 +58,9 @@ pub fn version_of(binary: &Path) -> EtcdVersion {
     version
 }
 
-/// Reads the line `etcd EtcdVersion: 3.7.2`; a suffix such as `-rc.0` is dropped.
+/// Reads the line `etcd Version: 3.7.2`; a suffix such as `-rc.0` is dropped.
 fn parse_version(text: &str) -> Option<EtcdVersion> {
-    let line = text.lines().find_map(|line| line.strip_prefix("etcd EtcdVersion:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("etcd Version:"))?;
     let mut numbers = line.trim().split(['.', '-', '+']).map_while(|part| part.parse().ok());
     Some((numbers.next()?, numbers.next()?, numbers.next()?))
 }
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn version_line_parses_with_suffix() {
-        assert_eq!(parse_version("etcd EtcdVersion: 3.4.45\nGit SHA: x\n"), Some((3, 4, 45)));
-        assert_eq!(parse_version("etcd EtcdVersion: 3.7.0-rc.1\n"), Some((3, 7, 0)));
-        assert_eq!(parse_version("etcd EtcdVersion: 3\n"), None);
+        assert_eq!(parse_version("etcd Version: 3.4.45\nGit SHA: x\n"), Some((3, 4, 45)));
+        assert_eq!(parse_version("etcd Version: 3.7.0-rc.1\n"), Some((3, 7, 0)));
+        assert_eq!(parse_version("etcd Version: 3\n"), None);
         assert_eq!(parse_version("GNU tar 1.34\n"), None);
     }
 

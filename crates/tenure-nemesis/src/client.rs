@@ -114,7 +114,7 @@ async fn work(
     context.calm.cancel();
     context.actors.close();
     context.actors.wait().await;
-    session.settled().await;
+    session.synced().await;
     history.record(HistoryEvent::Settled);
     signals.go().await;
     context.over.cancel();

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tenure::store::StoreUrl;
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 
 use crate::rig::Fault;
 
@@ -42,7 +42,7 @@ pub enum LockUnderTest {
     /// Tenure's, with all other work beside it.
     Tenure,
     /// Tenure's, with one rule broken on purpose.
-    Broken(Rule),
+    Broken(SabotageRule),
     /// A lock as it is often written: a key with a lease. The process that created it relies on it
     /// until it deletes it.
     Plain,
@@ -64,7 +64,7 @@ impl LockUnderTest {
     /// The TTL of every session.
     pub fn ttl(self) -> Duration {
         match self {
-            LockUnderTest::Broken(Rule::ValidityFromSending) => TTL_BEYOND_MARGIN,
+            LockUnderTest::Broken(SabotageRule::ValidityFromSending) => TTL_BEYOND_MARGIN,
             LockUnderTest::Tenure
             | LockUnderTest::Broken(_)
             | LockUnderTest::Plain
@@ -91,7 +91,7 @@ impl FromStr for LockUnderTest {
             "tenure" => Ok(LockUnderTest::Tenure),
             "plain" => Ok(LockUnderTest::Plain),
             "etcdctl" => Ok(LockUnderTest::Etcdctl),
-            rule => Rule::ALL
+            rule => SabotageRule::ALL
                 .into_iter()
                 .find(|known| format!("{known:?}") == rule)
                 .map(LockUnderTest::Broken)
@@ -204,7 +204,7 @@ mod tests {
             ledger: "127.0.0.1:9".parse().unwrap(),
             history: PathBuf::from("/x/y"),
             seed: 7,
-            against: LockUnderTest::Broken(Rule::Margin),
+            against: LockUnderTest::Broken(SabotageRule::Margin),
         };
         let read = ClientOptions::read(&options.to_args()).unwrap();
         assert_eq!(format!("{read:?}"), format!("{options:?}"));

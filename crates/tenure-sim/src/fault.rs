@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tenure::store::{LeaseId, Selection, Store};
-use tenure::testing::{Fate, Skew};
+use tenure::testing::ClockSkew;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::revision::Token;
 
@@ -113,7 +113,6 @@ fn fault(rng: &mut SimRng, ttl_ms: u64) -> Fault {
 pub async fn inject(
     processes: &SimProcesses,
     scenes: Vec<ScheduledFault>,
-    fate: &Fate,
     observer: &Store,
     layout: &Layout,
     reborn: impl Fn(usize),
@@ -139,10 +138,10 @@ pub async fn inject(
             let Some(scene) = scenes.next() else { break };
             if matches!(scene.fault, Fault::Compact) {
                 // The observer reads along first: its record has no hole.
-                processes.world.settle().await;
+                processes.world.run_until_idle().await;
             }
             let until = scene.at + scene.lasts;
-            if let Some(ending) = begin(processes, &scene, fate, observer, layout, &mut incarnations) {
+            if let Some(ending) = begin(processes, &scene, observer, layout, &mut incarnations) {
                 open.push((until, ending));
             }
         }
@@ -162,7 +161,6 @@ enum FaultRecovery {
 fn begin(
     processes: &SimProcesses,
     scene: &ScheduledFault,
-    fate: &Fate,
     observer: &Store,
     layout: &Layout,
     incarnations: &mut usize,
@@ -177,27 +175,27 @@ fn begin(
     let (world, lasts) = (&processes.world, scene.lasts);
     match &scene.fault {
         Fault::Cut => {
-            world.partition(&name);
+            world.process(&name).partition();
             processes.log(format!("{name} is cut off for {lasts:?}"));
             Some(FaultRecovery::Heal(name))
         }
         Fault::LoseAnswers => {
-            world.lose_answers(&name);
+            world.process(&name).drop_responses();
             processes.log(format!("answers to {name} are lost for {lasts:?}"));
             Some(FaultRecovery::Heal(name))
         }
         Fault::Refuse => {
-            world.refuse(&name);
+            world.process(&name).refuse_connections();
             processes.log(format!("{name} is refused for {lasts:?}"));
             Some(FaultRecovery::Heal(name))
         }
         Fault::Slow(latency) => {
-            world.latency(&name, *latency);
+            world.process(&name).set_latency(*latency);
             processes.log(format!("messages of {name} take {latency:?} from now on"));
             None
         }
         Fault::ArriveLate => {
-            world.arrive_late(&name, true);
+            world.process(&name).delay_writes();
             processes.log(format!("writes of {name} arrive late for {lasts:?}"));
             Some(FaultRecovery::OnTime(name))
         }
@@ -206,12 +204,12 @@ fn begin(
             Some(FaultRecovery::Resume(name))
         }
         Fault::Jump(by) => {
-            world.skew(&name, Skew::Ahead(*by));
+            world.process(&name).set_clock_skew(ClockSkew::Ahead(*by));
             processes.log(format!("the clock of {name} jumps ahead by {by:?}"));
             None
         }
         Fault::Drift(ppm) => {
-            world.skew(&name, Skew::Drift { ppm: *ppm });
+            world.process(&name).set_clock_skew(ClockSkew::Drift { ppm: *ppm });
             processes.log(format!("the clock of {name} drifts by {ppm} ppm"));
             None
         }
@@ -221,13 +219,13 @@ fn begin(
             Some(FaultRecovery::Reborn(*incarnations))
         }
         Fault::Outage => {
-            living.iter().for_each(|name| world.refuse(name));
+            living.iter().for_each(|name| world.process(name).refuse_connections());
             processes.log(format!("the store is away for {lasts:?}"));
             Some(FaultRecovery::HealAll)
         }
         Fault::Restart => {
-            living.iter().for_each(|name| world.refuse(name));
-            world.renew_all();
+            living.iter().for_each(|name| world.process(name).refuse_connections());
+            world.renew_all_leases();
             processes.log("the store goes".to_owned());
             Some(FaultRecovery::Restarted)
         }
@@ -244,7 +242,7 @@ fn begin(
             None
         }
         Fault::StepWall(ms) => {
-            fate.step_wall(*ms);
+            world.step_wall_clock(*ms);
             processes.log(format!("the clock on the wall is set by {ms} ms"));
             None
         }
@@ -254,18 +252,20 @@ fn begin(
 fn end(processes: &SimProcesses, ending: FaultRecovery, reborn: &impl Fn(usize)) {
     match ending {
         FaultRecovery::Heal(name) if processes.is_alive(&name) => {
-            processes.world.heal(&name);
+            processes.world.process(&name).heal();
             processes.log(format!("{name} is reached again"));
         }
-        FaultRecovery::OnTime(name) if processes.is_alive(&name) => processes.world.arrive_late(&name, false),
+        FaultRecovery::OnTime(name) if processes.is_alive(&name) => {
+            processes.world.process(&name).stop_delaying_writes();
+        }
         FaultRecovery::Heal(_) | FaultRecovery::OnTime(_) => {}
         FaultRecovery::HealAll => {
-            processes.living().iter().for_each(|name| processes.world.heal(name));
+            processes.living().iter().for_each(|name| processes.world.process(name).heal());
             processes.log("the store is back".to_owned());
         }
         FaultRecovery::Restarted => {
-            processes.world.renew_all();
-            processes.living().iter().for_each(|name| processes.world.heal(name));
+            processes.world.renew_all_leases();
+            processes.living().iter().for_each(|name| processes.world.process(name).heal());
             processes.log("the store is back, and all leases begin anew".to_owned());
         }
         FaultRecovery::Resume(name) => processes.resume(&name),
@@ -277,11 +277,11 @@ fn end(processes: &SimProcesses, ending: FaultRecovery, reborn: &impl Fn(usize))
 /// fault does not end.
 pub fn calm(processes: &SimProcesses, latency: Duration) {
     for name in processes.living() {
-        processes.world.heal(&name);
+        processes.world.process(&name).heal();
         processes.resume(&name);
-        processes.world.arrive_late(&name, false);
-        processes.world.latency(&name, latency);
-        processes.world.skew(&name, Skew::Drift { ppm: 0 });
+        processes.world.process(&name).stop_delaying_writes();
+        processes.world.process(&name).set_latency(latency);
+        processes.world.process(&name).set_clock_skew(ClockSkew::Drift { ppm: 0 });
     }
     processes.log("all faults are over".to_owned());
 }
@@ -308,7 +308,7 @@ fn revoke(processes: &SimProcesses, observer: &Store, layout: &Layout, rng: &mut
     for pair in page.pairs.iter().filter(|pair| pair.lease == Some(lease)) {
         processes.holds.deleted(Token(pair.created));
     }
-    if processes.world.expire(lease) {
+    if processes.world.expire_lease(lease) {
         processes.log(format!("lease {lease} is revoked by an operator"));
     }
 }

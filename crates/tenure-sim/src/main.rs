@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 use tenure_sim::run::{run_seed, run_seeds};
 
 const USAGE: &str =
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 struct SimArgs {
     what: SeedSelection,
     with_log: bool,
-    broken: Option<Rule>,
+    broken: Option<SabotageRule>,
 }
 
 enum SeedSelection {
@@ -53,7 +53,7 @@ impl SimArgs {
                 "--log" => with_log = true,
                 "--broken" => {
                     let name = args.next()?;
-                    broken = Some(Rule::ALL.into_iter().find(|rule| format!("{rule:?}") == name)?);
+                    broken = Some(SabotageRule::ALL.into_iter().find(|rule| format!("{rule:?}") == name)?);
                 }
                 _ => seed = Some(number(arg)?),
             }
@@ -68,7 +68,7 @@ impl SimArgs {
 }
 
 /// Prints one run.
-fn print_run(seed: u64, with_log: bool, broken: Option<Rule>) -> ExitCode {
+fn print_run(seed: u64, with_log: bool, broken: Option<SabotageRule>) -> ExitCode {
     let run = run_seed(seed, broken);
     print!("{}", run.trace());
     if with_log {
@@ -84,7 +84,7 @@ fn print_run(seed: u64, with_log: bool, broken: Option<Rule>) -> ExitCode {
 }
 
 /// Plays many, and names those that broke a promise.
-fn many(from: u64, count: u64, rule: Option<Rule>) -> ExitCode {
+fn many(from: u64, count: u64, rule: Option<SabotageRule>) -> ExitCode {
     let begun = Instant::now();
     let (seeds, faults, virtual_ms) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicU64::new(0));
     let broken = Mutex::new(Vec::new());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure::testing::{ParticipantClock, World};
+use tenure::testing::{ProcessClock, World};
 use tenure_core::id::Namespace;
 use tokio::sync::Notify;
 
@@ -36,7 +36,7 @@ pub struct SimProcess {
     /// The store, as it reaches it.
     pub store: Store,
     /// Its clock.
-    pub clock: ParticipantClock,
+    pub clock: ProcessClock,
     /// Its session.
     pub session: Session,
     signal: Arc<ProcessSignal>,
@@ -121,9 +121,9 @@ impl SimProcesses {
     ///
     /// If the TTL cannot be held: a world has a sensible one.
     pub fn enter(&self, name: &str, latency: Duration) -> SimProcess {
-        let clock = self.world.clock(name);
-        let store = self.world.store(name);
-        self.world.latency(name, latency);
+        let clock = self.world.process(name).clock();
+        let store = self.world.process(name).store();
+        self.world.process(name).set_latency(latency);
         let options = Session::options().ttl(self.ttl).clock(clock.clone());
         let session = options.open(store.clone()).expect("the TTL can be held");
         let signal =
@@ -160,7 +160,7 @@ impl SimProcesses {
     pub fn stop(&self, name: &str) {
         if self.change(name, ProcessState::Stopped) {
             self.holds.leave(name);
-            self.world.stall(name);
+            self.world.process(name).pause();
             self.log(format!("{name} is stopped"));
         }
     }
@@ -170,7 +170,7 @@ impl SimProcesses {
         if !self.is_alive(name) {
             return;
         }
-        self.world.resume(name);
+        self.world.process(name).resume();
         if self.change(name, ProcessState::Awake) {
             self.holds.come_back(name);
             self.log(format!("{name} goes on"));
@@ -181,9 +181,9 @@ impl SimProcesses {
     pub fn kill(&self, name: &str) {
         if self.change(name, ProcessState::Dead) {
             self.holds.leave(name);
-            self.world.partition(name);
-            self.world.stall(name);
-            self.world.arrive_late(name, false);
+            self.world.process(name).partition();
+            self.world.process(name).pause();
+            self.world.process(name).stop_delaying_writes();
             self.log(format!("{name} is killed"));
         }
     }

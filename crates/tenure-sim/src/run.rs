@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tenure::client::{Client, TaskFilter};
 use tenure::lock::Locks;
-use tenure::membership::Cluster;
-use tenure::testing::{Fate, World};
+use tenure::member::Members;
+use tenure::testing::World;
 use tenure_core::id::TaskId;
 use tenure_core::layout::{Key, Layout};
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 use tenure_core::task::TaskMessage;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -135,7 +135,7 @@ impl RunRecord {
 /// # Panics
 ///
 /// If no runtime can be built, or if a rule is to be broken in a build without `--cfg tenure_sabotage`.
-pub fn run_seed(seed: u64, broken: Option<Rule>) -> RunRecord {
+pub fn run_seed(seed: u64, broken: Option<SabotageRule>) -> RunRecord {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -149,13 +149,12 @@ pub fn run_seed(seed: u64, broken: Option<Rule>) -> RunRecord {
 }
 
 async fn day(plan: RunPlan) -> RunRecord {
-    let fate = Fate::decided_by(plan.seed);
     let mut rng = SimRng::new(plan.seed);
-    let world = World::new();
+    let world = World::seeded(plan.seed);
     let history = RunHistory::new(&world);
     let holds = HoldTracker::new(&history);
     let layout = Layout::new(&namespace());
-    let observer = world.store("observer");
+    let observer = world.process("observer").store();
     let processes = SimProcesses::new(&world, &history, &holds, plan.ttl);
     let audit = Audit::default();
     let reading = audit.clone().read(world.clone(), observer.clone(), layout.clone(), holds.clone());
@@ -184,14 +183,14 @@ async fn day(plan: RunPlan) -> RunRecord {
         .processes()
         .iter()
         .map(|process| {
-            let cluster = Cluster::new(process.store.clone(), &namespace()).clock(process.clock.clone());
+            let cluster = Members::new(process.store.clone(), &namespace()).clock(process.clock.clone());
             (process.name.clone(), cluster.view())
         })
         .collect();
 
     let scenes = fault::script(&mut rng, plan.faults, plan.storm, plan.ttl);
     let (incarnations, heirs) = (AtomicU64::new(rng.number()), Mutex::new(rng.split()));
-    fault::inject(&processes, scenes, &fate, &observer, &layout, |life| {
+    fault::inject(&processes, scenes, &observer, &layout, |life| {
         let process = processes.enter(&format!("q{life}"), latency);
         incarnations.fetch_add(1, Ordering::Relaxed);
         let mut rng = heirs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,7 +228,6 @@ async fn day(plan: RunPlan) -> RunRecord {
     assert!(!reading.is_finished(), "the observer has stopped reading along");
     reading.abort();
     let lasted = world.elapsed();
-    drop(fate);
     RunRecord { plan, facts: history.facts(), log: audit.log(), layout, lasted }
 }
 
@@ -293,7 +291,7 @@ async fn finish_tasks(context: &WorkloadContext, plan: &RunPlan) {
 
 async fn check_views(
     context: &WorkloadContext,
-    views: &[(String, tenure::membership::MemberView)],
+    views: &[(String, tenure::member::MemberView)],
     history: &RunHistory,
     observer: &tenure::store::Store,
     layout: &Layout,
@@ -322,7 +320,7 @@ async fn check_locks_are_free(context: &WorkloadContext, plan: &RunPlan) {
     let locks = Locks::new(&process.session, &namespace());
     for name in workload::lock::NAMES {
         let within = plan.ttl * 2 + Duration::from_secs(2);
-        match locks.lock(name).wait_up_to(within).await {
+        match locks.lock(name).timeout(within).await {
             Ok(guard) => drop(guard.release().await),
             Err(error) => {
                 context.processes.history.note(Fact::Overdue(format!("lock {name} is not free: {error}")));
@@ -360,7 +358,11 @@ async fn check_what_is_left(context: &WorkloadContext) {
 }
 
 /// Plays many seeds on all cores, and hands each run to `each`, in no particular order.
-pub fn run_seeds(seeds: std::ops::Range<u64>, broken: Option<Rule>, each: impl Fn(RunRecord) -> bool + Sync) {
+pub fn run_seeds(
+    seeds: std::ops::Range<u64>,
+    broken: Option<SabotageRule>,
+    each: impl Fn(RunRecord) -> bool + Sync,
+) {
     let next = AtomicU64::new(seeds.start);
     let each = &each;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

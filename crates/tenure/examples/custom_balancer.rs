@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure::client::{Client, NewTask, TaskFilter};
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure::worker::balance::{Balancer, ClusterLoad, Offer, Parting, Verdict};
+use tenure::worker::balance::{Balancer, ClaimDecision, Claimable, ClusterLoad, Release};
 use tenure::{Namespace, NodeId, Outcome, Task, TaskError, TaskId, Tenure, Worker};
 
 /// How long a task waits for a node of its zone.
@@ -20,15 +20,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 struct Zone(&'static str);
 
 impl Balancer for Zone {
-    fn may_claim(&mut self, offer: &Offer<'_>, _: &ClusterLoad<'_>) -> Verdict {
+    fn claim(&mut self, offer: &Claimable<'_>, _: &ClusterLoad<'_>) -> ClaimDecision {
         let is_ours = offer.record.labels.get("zone").is_none_or(|zone| zone == self.0);
         if is_ours || offer.waited >= PATIENCE {
-            return Verdict::Take;
+            return ClaimDecision::Claim;
         }
-        Verdict::wait_secs(1, "it waits for a node of its zone")
+        ClaimDecision::wait_secs(1, "it waits for a node of its zone")
     }
 
-    fn release(&mut self, _: &ClusterLoad<'_>) -> Vec<Parting> {
+    fn release(&mut self, _: &ClusterLoad<'_>) -> Vec<Release> {
         Vec::new()
     }
 

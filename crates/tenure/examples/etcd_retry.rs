@@ -30,8 +30,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut state = session.state();
     let mut events = session.events();
 
-    session.register("/example/etcd_retry/api", "10.0.0.7:80").await?;
-    session.register("/example/etcd_retry/admin", "10.0.0.7:81").await?;
+    session.register_raw("/example/etcd_retry/api", "10.0.0.7:80").await?;
+    session.register_raw("/example/etcd_retry/admin", "10.0.0.7:81").await?;
     info!(store = %address, ?ttl, "ready, now stop etcd and start it again");
 
     // One future for the whole loop: a new one in each turn would miss a Ctrl-C that comes between two turns.
@@ -55,7 +55,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 Err(RecvError::Lagged(count)) => warn!(count, "key events were missed"),
                 Err(RecvError::Closed) => break,
             },
-            () = session.settled(), if is_recovering => {
+            () = session.synced(), if is_recovering => {
                 is_recovering = false;
                 let lease = session.lease_id().map(|lease| lease.to_string()).unwrap_or_default();
                 info!(keys = session.keys().len(), lease, "all keys are in the store");

@@ -7,7 +7,7 @@ use std::io::Write;
 
 use rusqlite::Connection;
 use tenure::Token;
-use tenure::fence::{FenceVerifier, Stale};
+use tenure::fence::{FenceVerifier, StaleToken};
 use tenure::lock::{Guard, Locks};
 use tenure::session::Session;
 use tenure::store::{Op, Revision, Store, Txn};
@@ -28,8 +28,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     say(format_args!("the first holder has token {}", paused.token()))?;
     // Its lock ends: here somebody breaks it, elsewhere its lease would be over.
     let name = LockName::parse("account")?;
-    for holder in second.view(&name).await?.holders {
-        second.evict(&name, &holder, "it is paused").await?;
+    for holder in second.get(&name).await?.holders {
+        second.break_hold(&name, &holder, "it is paused").await?;
     }
     let guard = second.lock("account").await?;
     say(format_args!("the second holder has token {}", guard.token()))?;
@@ -66,7 +66,7 @@ struct Account {
 }
 
 impl Account {
-    fn set(&mut self, token: Token, balance: i64) -> Result<(), Stale> {
+    fn set(&mut self, token: Token, balance: i64) -> Result<(), StaleToken> {
         self.verifier.admit("account", token)?;
         self.balance = balance;
         Ok(())
@@ -129,7 +129,7 @@ fn serve(account: &mut Account, headers: &[(&str, String)], balance: i64) -> u16
     match account.set(token, balance) {
         Ok(()) => 204,
         // Precondition failed: somebody else has held since, so do not try again.
-        Err(Stale { .. }) => 412,
+        Err(StaleToken { .. }) => 412,
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::error::Error;
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::{Tenure, Term};
@@ -23,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let tenure = builder.connect().await?;
     writeln!(std::io::stdout(), "{}", health_page(&tenure))?;
 
-    let work = |term: Arc<Term>| schedule(tenure.clone(), term);
+    let work = |term| schedule(tenure.clone(), term);
     let leading = tenure.election("scheduler").campaign().value("10.0.0.7:80").lead(work);
     tokio::select! {
         scheduled = leading => scheduled??,
@@ -34,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Dropped at its next `.await` when leadership is lost.
-async fn schedule(tenure: Tenure, term: Arc<Term>) -> std::io::Result<()> {
+async fn schedule(tenure: Tenure, term: Term) -> std::io::Result<()> {
     for tick in 1..=5 {
         writeln!(std::io::stdout(), "tick {tick}, token {}, {}", term.token(), health_page(&tenure))?;
         tokio::time::sleep(Duration::from_millis(20)).await;

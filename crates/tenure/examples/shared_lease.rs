@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // The first `register` already says under which lease the key is; the others share it.
     let mut leases = Vec::new();
     for name in ["a", "b", "c"] {
-        let registration = session.register(format!("{PREFIX}{name}"), "10.0.0.7:80").await?;
+        let registration = session.register_raw(format!("{PREFIX}{name}"), "10.0.0.7:80").await?;
         say(format_args!("registered {name} under lease {}", registration.lease))?;
         leases.push(registration.lease);
     }
@@ -32,14 +32,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tell(&store, lease).await?;
 
     // To register again is to overwrite; the lease stays.
-    session.register(format!("{PREFIX}a"), "10.0.0.8:80").await?;
+    session.register_raw(format!("{PREFIX}a"), "10.0.0.8:80").await?;
     let pair = store.get_key(format!("{PREFIX}a")).await?.ok_or("a registered key is in the store")?;
     say(format_args!("overwrote a with {}", String::from_utf8_lossy(&pair.value)))?;
 
     // One by one they go; with the last one goes the lease.
     for name in ["a", "b", "c"] {
         session.unregister(format!("{PREFIX}{name}"));
-        session.settled().await;
+        session.synced().await;
         say(format_args!("unregistered {name}"))?;
         tell(&store, lease).await?;
     }

@@ -19,10 +19,10 @@ use tenure_core::layout::Layout;
 
 use crate::audit::{self, AuditAction, AuditEntry, AuditRecord};
 use crate::clock::{BootClock, Clock, wall_time};
-use crate::dice;
 use crate::identity::{self, Identity};
-use crate::membership::{Cluster, Members};
+use crate::member::{MemberSnapshot, Members};
 use crate::retry;
+use crate::rng;
 use crate::store::{Store, StoreError};
 
 pub use answer::{Handled, Sent, WaitCommandError};
@@ -30,7 +30,7 @@ pub use listing::{Listing, TaskDossier, TaskFilter, TaskView};
 pub use submit::new_task_ids;
 pub use tenure_core::client::{
     CommandError, DeleteError, Deleted, ForgetError, InvalidProps, InvalidText, NewTask, NodeCommandError,
-    PROPS_BYTES_MAX, Replaced, RetryError, SubmitError, Submitted,
+    PROPS_BYTES_MAX, ReplacedCommand, RetryError, SubmitError, Submitted,
 };
 pub use wait::{Ended, Ends, WaitTaskError};
 
@@ -144,8 +144,8 @@ impl Client {
     }
 
     /// All nodes that are alive, at one revision.
-    pub async fn nodes(&self) -> Result<Members, StoreError> {
-        Cluster::new(self.store.clone(), &self.namespace).members().await
+    pub async fn nodes(&self) -> Result<MemberSnapshot, StoreError> {
+        Members::new(self.store.clone(), &self.namespace).list().await
     }
 
     /// What it is in the records that it writes now.
@@ -164,7 +164,7 @@ impl Client {
     }
 
     fn next_command_id(&self) -> CommandId {
-        let random = dice::nonce().to_be_bytes();
+        let random = rng::nonce().to_be_bytes();
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).next(wall_time(), random)
     }
 }

@@ -51,7 +51,7 @@ impl Clock for Arc<dyn Clock> {
 impl Clock for BootClock {
     fn now(&self) -> Moment {
         #[cfg(feature = "testing")]
-        if let Some(now) = crate::testing::fate::since_boot() {
+        if let Some(now) = crate::testing::seed::since_boot() {
             return now;
         }
         let time = rustix::time::clock_gettime(BootClock::ID);
@@ -77,7 +77,7 @@ impl Clock for BootClock {
 /// The time on the wall: for people and across reboots, never for deciding who holds what.
 pub fn wall_time() -> Timestamp {
     #[cfg(feature = "testing")]
-    if let Some(wall) = crate::testing::fate::wall() {
+    if let Some(wall) = crate::testing::seed::wall() {
         return wall;
     }
     timestamp(SystemTime::now())

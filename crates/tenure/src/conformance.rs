@@ -23,9 +23,9 @@
 //! Where stores may differ the cases ask [`Store::info`](crate::store::Store::info) instead of the engine's name; what differs
 //! on purpose is listed by [`differences`].
 
-mod verdict;
+mod check;
 
-mod scene;
+mod context;
 
 mod watching;
 
@@ -67,12 +67,12 @@ use tokio::time::{Instant, timeout};
 use crate::store::{Get, Store};
 
 pub use case::Case;
+pub use check::{CheckFailure, CheckResult};
+pub use context::TestContext;
 pub use differences::{Difference, differences};
 pub use equivalence::{EquivalenceSize, log_equivalence};
 pub use markdown::markdown;
-pub use report::{Outcome, Report, Ruling};
-pub use scene::Scene;
-pub use verdict::{Failure, Verdict};
+pub use report::{CaseOutcome, CaseResult, Report};
 
 /// How long one case may take. The longest waits for two TTLs of a few seconds; twenty times that of the others. Halved, a store
 /// with a TTL floor of 8 s could not pass; doubled, a store that hangs is found later.
@@ -103,32 +103,32 @@ pub async fn run_cases<F: Future<Output = Store>>(cases: Vec<Case>, open: impl F
     for case in cases {
         let began = Instant::now();
         let outcome = match &given_up {
-            Some(why) => Outcome::NotRun(String::clone(why)),
+            Some(why) => CaseOutcome::NotRun(String::clone(why)),
             None => run_one(&case, &store).await,
         };
-        if let Outcome::TimedOut(_) = outcome
+        if let CaseOutcome::TimedOut(_) = outcome
             && timeout(STILL_THERE_MAX, store.get(Get::key("/conformance"))).await.is_err()
         {
             given_up = Some(format!("the store no longer answered after {}", case.id));
         }
-        report.rulings.push(Ruling { id: case.id, claim: case.claim, outcome, took: began.elapsed() });
+        report.results.push(CaseResult { id: case.id, claim: case.claim, outcome, took: began.elapsed() });
     }
     // A store that hangs in closing has failed the case that says so, and must not hang the suite.
     let _ = timeout(STILL_THERE_MAX, store.close()).await;
     report
 }
 
-async fn run_one(case: &Case, store: &Store) -> Outcome {
-    let scene = Scene::new(store.clone(), case.id);
-    let verdict = AssertUnwindSafe(timeout(CASE_MAX, case.check(&scene))).catch_unwind().await;
+async fn run_one(case: &Case, store: &Store) -> CaseOutcome {
+    let context = TestContext::new(store.clone(), case.id);
+    let verdict = AssertUnwindSafe(timeout(CASE_MAX, case.check(&context))).catch_unwind().await;
     let outcome = match verdict {
-        Ok(Ok(Ok(()))) => Outcome::Passed,
-        Ok(Ok(Err(failure))) => Outcome::Failed(failure.to_string()),
-        Ok(Err(_)) => Outcome::TimedOut(CASE_MAX),
-        Err(panic) => Outcome::Failed(format!("panicked: {}", panic_text(&*panic))),
+        Ok(Ok(Ok(()))) => CaseOutcome::Passed,
+        Ok(Ok(Err(failure))) => CaseOutcome::Failed(failure.to_string()),
+        Ok(Err(_)) => CaseOutcome::TimedOut(CASE_MAX),
+        Err(panic) => CaseOutcome::Failed(format!("panicked: {}", panic_text(&*panic))),
     };
     // What cannot be tidied up, because the store fails, fails a case of its own.
-    let _ = timeout(STILL_THERE_MAX, scene.tidy()).await;
+    let _ = timeout(STILL_THERE_MAX, context.tidy()).await;
     outcome
 }
 

@@ -24,7 +24,7 @@ pub(crate) trait Drive: Send {
     type Reply: Send + 'static;
 
     /// Shows the machine the time, publishes its events and sends its requests.
-    fn step(&mut self) -> impl Future<Output = Next> + Send;
+    fn step(&mut self) -> impl Future<Output = NextStep> + Send;
 
     /// Waits for the rare inputs, and for the frequent ones. Both futures must be cancel-safe: they are dropped after each event.
     ///
@@ -34,12 +34,12 @@ pub(crate) trait Drive: Send {
     ) -> (impl Future<Output = Self::Input> + Send, impl Future<Output = Self::Input> + Send);
 
     /// Feeds an event to the machine.
-    fn handle(&mut self, event: Event<Self::Input, Self::Reply>);
+    fn handle(&mut self, event: DriverEvent<Self::Input, Self::Reply>);
 }
 
 /// What a driver does after a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Next {
+pub(crate) enum NextStep {
     /// Another step: there is more to do.
     Step,
     /// Wait for an event, until this moment at most.
@@ -49,7 +49,7 @@ pub(crate) enum Next {
 }
 
 /// Why a driver stopped waiting.
-pub(crate) enum Event<I, R> {
+pub(crate) enum DriverEvent<I, R> {
     /// Something happened outside.
     Input(I),
     /// A request was answered.
@@ -64,19 +64,19 @@ pub(crate) async fn run<D: Drive>(drive: &mut D, inbox: &Inbox<D::Reply>, clock:
     let mut timer = Timer::new(clock.clone());
     loop {
         match drive.step().await {
-            Next::Step => continue,
-            Next::Wait(until) => timer.set(until),
-            Next::End => return,
+            NextStep::Step => continue,
+            NextStep::Wait(until) => timer.set(until),
+            NextStep::End => return,
         }
         let event = {
             let (rare, frequent) = drive.inputs();
             tokio::select! {
                 biased;
-                input = rare => Event::Input(input),
-                reply = inbox.next_reply() => Event::Reply(reply),
-                () = inbox.notified() => Event::Wake,
-                () = timer.expired() => Event::Wake,
-                input = frequent => Event::Input(input),
+                input = rare => DriverEvent::Input(input),
+                reply = inbox.next_reply() => DriverEvent::Reply(reply),
+                () = inbox.notified() => DriverEvent::Wake,
+                () = timer.expired() => DriverEvent::Wake,
+                input = frequent => DriverEvent::Input(input),
             }
         };
         drive.handle(event);

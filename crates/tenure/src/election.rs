@@ -1,17 +1,19 @@
-//! Elections: who stands first in line leads, and is told before that stops being true.
+//! Elections: the oldest candidate leads, and its term is invalid before the store can elect another one.
 //!
-//! The same line as that of locks, with a value that everybody can see and that its leader can change. **No election can promise that a
-//! leader's effects exclude those of the next one**: a leader can be paused between its last look at its term and its write. What a term
-//! gives is a *token* that grows with every leader; let whatever is written refuse a smaller one ([`Hold::fence`](crate::hold::Hold::fence) inside the store, a
+//! An election is a lock queue with a value that all processes can read and that the leader can change. **No election can promise that a
+//! leader's effects exclude those of the next one**: a leader can be paused between its last check of the term and its write. A term has a
+//! *token* that grows with every leader; let the resource refuse a smaller one ([`Hold::fence`](crate::hold::Hold::fence) inside the store, a
 //! [`FenceVerifier`](crate::fence::FenceVerifier) outside).
 
-mod ask;
 mod campaign;
 mod lead;
 mod observe;
+mod snapshot;
+mod status;
+mod step_down;
 mod term;
-mod view;
 
+use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,17 +23,22 @@ use tenure_core::layout::Layout;
 use tenure_core::queue::QueueKind;
 
 use crate::clock::Clock;
+use crate::error::Error;
+use crate::hold::Hold;
+use crate::id::{IntoId, IntoIdentity};
 use crate::identity::{self, Identity};
 use crate::queue::QueueDriver;
 use crate::session::Session;
 use crate::store::{Store, StoreError};
 
-pub use ask::{Answer, Ask, AskError, Dismissal};
 pub use campaign::{Campaign, CampaignError};
 pub use lead::LeadError;
 pub use observe::{Gap, Observation, Observe, TermEnd};
-pub use term::{ProclaimError, Term, TransferError};
-pub use view::{Candidate, ElectionList, ElectionSnapshot, Leader};
+pub use snapshot::{Candidate, ElectionList, ElectionSnapshot, Leader};
+pub use step_down::{StepDown, StepDownError, StepDownOutcome, StepDownRequest};
+pub use term::{AnnounceError, InvalidResumeToken, ResumeToken, Term, TransferError};
+
+pub(crate) use status::LocalTerms;
 
 pub use crate::hold::{Lost, ReleaseError};
 
@@ -46,11 +53,11 @@ pub use crate::hold::{Lost, ReleaseError};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let session = Session::open(Store::memory())?;
-/// let election = Elections::new(&session, &Namespace::parse("shop")?).election("scheduler")?;
+/// let election = Elections::new(&session, &Namespace::parse("shop")?).election("scheduler");
 ///
-/// let term = election.campaign("10.0.0.7:80").await?;
+/// let term = election.campaign().value("10.0.0.7:80").await?;
 /// assert_eq!(election.leader().await?.map(|leader| leader.token), Some(term.token()));
-/// // The work ends with it, or is dropped the moment leadership cannot be proven any more.
+/// // The work completes, or is dropped when leadership is not valid any more.
 /// let done = term.run(async { "scheduled" }).await?;
 /// assert_eq!(done, "scheduled");
 /// term.resign().await?;
@@ -61,23 +68,24 @@ pub use crate::hold::{Lost, ReleaseError};
 ///
 /// # Guarantees
 ///
-/// * At most one candidate of a name believes that it leads, as long as nobody deletes keys or revokes leases by hand.
-/// * A leader stops believing before the store can let anybody else lead, whatever hangs, also after a suspend.
-/// * Tokens of one name only grow, also when leadership is handed to somebody who came later.
-/// * Who comes first leads first, unless somebody of a higher priority waits when the turn comes. Nobody is deposed for a priority.
-/// * A candidate whose lease dies while it waits is told at once and never leads; a campaign that fails leaves no key behind.
-/// * A candidate costs one key, and one watch on the candidate before it; a change of leader wakes one candidate.
+/// * At most one candidate of a name has a valid term, as long as no operator deletes keys or revokes leases.
+/// * A term is invalid before the store can elect another candidate, although tasks or the store hang, also after a suspend.
+/// * Tokens of one name only grow, also when leadership is transferred to a younger candidate.
+/// * The oldest candidate leads first, unless one of a higher priority waits when a term begins. A present leader stays, whatever the
+///   priorities are.
+/// * A campaign fails immediately if its lease expires while it waits, and never leads; a campaign that fails leaves no key.
+/// * A candidate costs one key, and one watch on its predecessor; a change of leader wakes one candidate.
 ///
 /// # Not guaranteed
 ///
 /// * That two leaders' effects exclude each other: use the token.
-/// * That a leader whose key is deleted or whose lease is revoked by hand foresees it: it is told within a round trip.
-/// * What an observer sees is who stands first. A candidate that becomes the first while somebody of a higher priority waits hands over
-///   before it leads, and may be seen as the leader for that instant.
+/// * That a leader foresees that an operator deletes its key or revokes its lease: its term is lost within a round trip.
+/// * That an observer sees only leaders. It sees the oldest candidate: one that becomes the oldest while a candidate of a higher priority
+///   waits transfers before it leads, and may be seen as the leader for that instant.
 ///
 /// # Cancellation
 ///
-/// Dropping the future of a campaign, or a term, leaves the line in the background.
+/// Dropping the future of a campaign, or a term, deletes the candidate's key in the background.
 #[derive(Clone)]
 pub struct Elections {
     queues: QueueDriver,
@@ -86,10 +94,11 @@ pub struct Elections {
     layout: Arc<Layout>,
     candidate: Arc<str>,
     identity: Arc<Identity>,
+    terms: LocalTerms,
 }
 
 impl Elections {
-    /// The elections of a namespace. Asks nothing of the store yet; who only observes never needs a lease.
+    /// The elections of a namespace. Sends nothing yet; an observer never needs a lease.
     pub fn new(session: &Session, namespace: &Namespace) -> Elections {
         let identity = identity::current();
         Elections {
@@ -99,36 +108,36 @@ impl Elections {
             layout: Arc::new(Layout::new(namespace)),
             candidate: identity.name().into(),
             identity: Arc::new(identity),
+            terms: LocalTerms::default(),
         }
     }
 
-    /// The name that others see of us as a candidate, and when we ask something of a leader; host and process id otherwise.
+    /// The identity that is stored with each candidate and each request to step down; [`identity::current`] otherwise. Its name is that of
+    /// the candidate.
     #[must_use]
-    pub fn introduce(mut self, candidate: &str) -> Elections {
-        self.candidate = candidate.into();
-        self
-    }
-
-    /// The identity that is stored with each candidate; [`identity::current`] otherwise. Its name is that of the candidate.
-    #[must_use]
-    pub fn identity(mut self, identity: Identity) -> Elections {
+    pub fn identity(mut self, identity: impl IntoIdentity) -> Elections {
+        let identity = identity.into_identity();
         self.candidate = identity.name().into();
         self.identity = Arc::new(identity);
         self
     }
 
-    /// One election. Asks nothing of the store.
-    pub fn election(&self, name: impl AsRef<str>) -> Result<Election, InvalidName> {
-        Ok(self.open(&ElectionName::parse(name.as_ref())?))
+    /// Records its terms together with those of other namespaces.
+    pub(crate) fn terms(mut self, terms: &LocalTerms) -> Elections {
+        self.terms = terms.clone();
+        self
     }
 
-    /// One election, by a name that was read already. Asks nothing of the store.
-    pub fn open(&self, name: &ElectionName) -> Election {
-        let queue = self.layout.candidates(name).first().clone();
-        Election { elections: self.clone(), name: name.clone(), queue }
+    /// One election. Sends nothing; a wrong name is reported by its requests.
+    pub fn election(&self, name: impl IntoId<ElectionName>) -> Election {
+        Election { elections: self.clone(), name: name.into_id() }
     }
 
     /// All elections that have a candidate, by name.
+    ///
+    /// # Errors
+    ///
+    /// Those of a read.
     pub async fn list(&self) -> Result<ElectionList, StoreError> {
         let page = self.store.list(self.layout.elections()).await?;
         let revision = page.revision;
@@ -138,37 +147,115 @@ impl Elections {
 }
 
 /// One election. Cheap to clone.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let election = tenure.election("scheduler");
+/// let done = election.campaign().value("10.0.0.7:80").lead(|term| async move { term.token() }).await?;
+/// assert!(done.0 > tenure::Revision::ZERO);
+///
+/// let term = election.campaign().await?;
+/// assert!(tenure.election("scheduler").is_leader());
+/// term.resign().await?;
+/// assert!(!election.is_leader());
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Guarantees
+///
+/// * Those of [`Elections`]: at most one candidate of a name is the valid leader at a time, and tokens only grow.
+/// * [`Election::is_leader`] is false before the store can elect another candidate, although no task of this process was scheduled.
 #[derive(Clone)]
 pub struct Election {
     elections: Elections,
-    name: ElectionName,
-    /// The prefix of its candidates' keys.
-    queue: Bytes,
+    name: Result<ElectionName, InvalidName>,
 }
 
 impl Election {
-    /// Its name.
-    pub fn name(&self) -> &ElectionName {
-        &self.name
+    /// A candidacy that is about to begin.
+    pub fn campaign(&self) -> Campaign {
+        Campaign::new(self)
     }
 
-    /// Wants to lead, and to tell everybody this value meanwhile. Nothing happens before the result is awaited.
-    pub fn campaign(&self, value: impl Into<String>) -> Campaign {
-        Campaign::new(self.clone(), value.into())
-    }
-
-    /// Leads whenever it can: campaigns, does the work while leadership is proven, campaigns again after a loss. See [`Campaign::lead`].
+    /// Leads whenever it can: campaigns, runs the work while leadership is valid, campaigns again after a loss. See [`Campaign::lead`].
+    ///
+    /// # Errors
+    ///
+    /// [`LeadError`] for what another campaign cannot mend.
     pub async fn lead<T, Work: Future<Output = T>>(
         &self,
-        value: impl Into<String>,
-        work: impl FnMut(Arc<Term>) -> Work,
+        work: impl FnMut(Term) -> Work,
     ) -> Result<T, LeadError> {
-        self.campaign(value).lead(work).await
+        self.campaign().lead(work).await
     }
 
-    /// Who leads, now and whenever that changes, without being a candidate.
+    /// Whether this process leads, by its own clock. Sends nothing. All handles of the name on this session return the same.
+    pub fn is_leader(&self) -> bool {
+        self.hold().is_some()
+    }
+
+    /// The hold of the term that this process has, if it leads. It keeps nothing alive.
+    pub fn hold(&self) -> Option<Hold> {
+        self.elections.terms.valid(&self.queue().ok()?.prefix)
+    }
+
+    /// The leader, now and after each change, without being a candidate. A wrong name is reported as its only item.
     pub fn observe(&self) -> Observe {
-        Observe::new(self)
+        Observe::new(self.queue())
+    }
+
+    /// The leader, as the store shows it now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] or [`Error::Store`].
+    pub async fn leader(&self) -> Result<Option<Leader>, Error> {
+        Ok(self.queue()?.leader().await?)
+    }
+
+    /// The leader and the candidates that wait, at one revision.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] or [`Error::Store`].
+    pub async fn snapshot(&self) -> Result<ElectionSnapshot, Error> {
+        Ok(self.queue()?.snapshot().await?)
+    }
+
+    /// Asks the leader to resign, and waits for the outcome.
+    pub fn request_resign(&self) -> StepDown {
+        StepDown::resign(self.queue())
+    }
+
+    /// Asks the leader to transfer leadership to the candidate with this name, and waits for the outcome.
+    pub fn request_transfer(&self, candidate: impl Into<String>) -> StepDown {
+        StepDown::transfer(self.queue(), candidate.into())
+    }
+
+    fn queue(&self) -> Result<ElectionQueue, InvalidName> {
+        Ok(ElectionQueue::new(&self.elections, self.name.clone()?))
+    }
+}
+
+/// The queue of an election with a valid name.
+#[derive(Clone)]
+struct ElectionQueue {
+    elections: Elections,
+    name: ElectionName,
+    /// The prefix of its candidates' keys.
+    prefix: Bytes,
+}
+
+impl ElectionQueue {
+    fn new(elections: &Elections, name: ElectionName) -> ElectionQueue {
+        let prefix = elections.layout.candidates(&name).first().clone();
+        ElectionQueue { elections: elections.clone(), name, prefix }
     }
 
     fn store(&self) -> &Store {

@@ -1,4 +1,4 @@
-//! The errors of the front door: connecting, closing, and one error that every operation's error converts into.
+//! The errors of connecting and closing, the classes of errors, and one error that every operation's error converts into.
 
 use std::time::Duration;
 
@@ -6,15 +6,14 @@ use tenure_core::id::InvalidName;
 use thiserror::Error;
 
 use crate::client::SubmitError;
-use crate::election::{CampaignError, LeadError};
+use crate::election::{AnnounceError, CampaignError, LeadError, StepDownError};
 use crate::hold::{CommitError, LossReason, Lost, ReleaseError};
 use crate::lock::{BarrierError, LockError};
-use crate::membership::JoinError;
-use crate::service::InstanceError;
-use crate::session::{InvalidOptions, LeftBehind, RegisterError};
+use crate::member::JoinError;
+use crate::session::{InvalidOptions, LeaseError, RegisterError};
 use crate::store::{InvalidStoreUrl, StoreError};
 
-/// A result whose error is [`enum@Error`] unless another one is named.
+/// A result with the error [`enum@Error`], unless another one is named.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a [`Tenure`](crate::Tenure) was not connected. Never contains a password.
@@ -56,37 +55,51 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether the same call may succeed later.
-    pub fn is_retryable(&self) -> bool {
-        matches!(self, ConnectError::Store(error) if error.is_retryable())
+    /// What the caller can do about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            ConnectError::Store(error) => error.into(),
+            ConnectError::NoStore
+            | ConnectError::InvalidUrl(_)
+            | ConnectError::InvalidNamespace(_)
+            | ConnectError::NoUsers { .. }
+            | ConnectError::InvalidOptions(_) => ErrorClass::Invalid,
+        }
     }
 }
 
-/// What [`Tenure::close`](crate::Tenure::close) could not end. It expires with its lease.
+/// What [`Tenure::close`](crate::Tenure::close) or [`Session::close`](crate::Session::close) could not end. It expires with its lease.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// Guards, terms or leases were not dropped before, so their lease was not revoked.
+    /// Guards, terms or lease handles were not dropped before, so their lease was not revoked.
     #[error("{} still held; expires within {ttl:?}", held(holds, *leases))]
     StillHeld {
         /// The locks and elections: `lock 'deploy'`, in the order of their names.
         holds: Vec<String>,
-        /// How many leases of the session are still in use.
+        /// How many lease handles of the session are still in use, those of the holds among them.
         leases: usize,
         /// When the leases have expired at the latest.
         ttl: Duration,
     },
-    /// The store did not confirm that keys and leases are gone.
-    #[error(transparent)]
-    NotConfirmed(LeftBehind),
+    /// The store did not confirm in time that keys and leases are deleted.
+    #[error(
+        "the store did not confirm the end of {leases} leases with {keys} keys; they expire within {ttl:?}"
+    )]
+    NotConfirmed {
+        /// How many leases may still exist.
+        leases: usize,
+        /// How many registered keys may still exist.
+        keys: usize,
+        /// When the leases have expired at the latest.
+        ttl: Duration,
+    },
 }
 
-impl From<LeftBehind> for CloseError {
-    fn from(left: LeftBehind) -> CloseError {
-        if left.loans == 0 && left.holds.is_empty() {
-            return CloseError::NotConfirmed(left);
-        }
-        CloseError::StillHeld { holds: left.holds, leases: left.loans, ttl: left.within }
+impl CloseError {
+    /// What the caller can do about it. The session is closed in any case.
+    pub fn class(&self) -> ErrorClass {
+        ErrorClass::Closed
     }
 }
 
@@ -98,7 +111,100 @@ fn held(holds: &[String], leases: usize) -> String {
     }
 }
 
-/// Any error of the front door, for programs that do not tell them apart.
+/// What a caller can do about an error.
+///
+/// ```
+/// use tenure::{ErrorClass, Tenure};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let guard = tenure.lock("deploy").await?;
+/// let error = tenure.lock("deploy").try_now().await.unwrap_err();
+/// assert_eq!(error.class(), ErrorClass::Conflict);
+/// assert_eq!(tenure.lock("").await.unwrap_err().class(), ErrorClass::Invalid);
+/// guard.release().await?;
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ErrorClass {
+    /// The call is wrong. Fix it.
+    Invalid,
+    /// Another holder, an existing id, or a refused change. The caller decides; a retry may succeed later.
+    Conflict,
+    /// The bound of the request expired.
+    Timeout,
+    /// The store did not reply or is overloaded; certainly not applied. Retry.
+    Unavailable,
+    /// It may have been applied. Read before a retry.
+    Ambiguous,
+    /// A hold or lease was lost. Stop, then acquire again.
+    Lost,
+    /// The session or store is closed. Connect again.
+    Closed,
+    /// No retry succeeds: access is denied, or the store is corrupt or replaced.
+    Fatal,
+}
+
+impl ErrorClass {
+    /// Whether the same request may succeed later, and was certainly not applied now.
+    pub fn is_retryable(self) -> bool {
+        match self {
+            ErrorClass::Conflict | ErrorClass::Timeout | ErrorClass::Unavailable | ErrorClass::Lost => true,
+            ErrorClass::Invalid | ErrorClass::Ambiguous | ErrorClass::Closed | ErrorClass::Fatal => false,
+        }
+    }
+}
+
+impl From<&StoreError> for ErrorClass {
+    fn from(error: &StoreError) -> ErrorClass {
+        match error {
+            StoreError::Ambiguous(_) => ErrorClass::Ambiguous,
+            StoreError::Closed => ErrorClass::Closed,
+            // The request itself cannot succeed: it needs another lease, key or revision.
+            StoreError::Invalid(_)
+            | StoreError::LeaseNotFound
+            | StoreError::LeaseExists
+            | StoreError::KeyNotFound
+            | StoreError::Compacted { .. }
+            | StoreError::FutureRevision => ErrorClass::Invalid,
+            error if error.is_retryable() => ErrorClass::Unavailable,
+            _ => ErrorClass::Fatal,
+        }
+    }
+}
+
+impl From<&Lost> for ErrorClass {
+    fn from(lost: &Lost) -> ErrorClass {
+        match lost.reason {
+            LossReason::Closed => ErrorClass::Closed,
+            _ => ErrorClass::Lost,
+        }
+    }
+}
+
+/// Gives an error with `class` the two questions that most callers have.
+macro_rules! classified {
+    ($($name:ty),+) => {$(
+        impl $name {
+            /// Whether the same request may succeed later, and was certainly not applied now.
+            pub fn is_retryable(&self) -> bool {
+                self.class().is_retryable()
+            }
+
+            /// Whether the request may have been applied: read before sending it again.
+            pub fn is_ambiguous(&self) -> bool {
+                self.class() == $crate::error::ErrorClass::Ambiguous
+            }
+        }
+    )+};
+}
+pub(crate) use classified;
+
+/// Any error of [`Tenure`](crate::Tenure) and its requests, for programs that handle all of them alike.
 ///
 /// ```
 /// use tenure::{Error, LockError, Tenure};
@@ -149,8 +255,12 @@ pub enum Error {
     Register(#[from] RegisterError),
     /// A node did not join.
     Join(#[from] JoinError),
-    /// An instance of a service is not registered.
-    Instance(#[from] InstanceError),
+    /// No lease was granted.
+    Lease(#[from] LeaseError),
+    /// A request to step down has no outcome.
+    StepDown(#[from] StepDownError),
+    /// A value was not announced.
+    Announce(#[from] AnnounceError),
     /// A task was not submitted, or it is unknown.
     Submit(#[from] SubmitError),
     /// The store failed.
@@ -158,72 +268,32 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same request may succeed later, and was certainly not applied now.
-    pub fn is_retryable(&self) -> bool {
+    /// What the caller can do about it.
+    pub fn class(&self) -> ErrorClass {
         match self {
-            Error::InvalidName(_) | Error::Close(_) | Error::Release(_) => false,
-            Error::Connect(error) => error.is_retryable(),
-            Error::Lock(error) => error.is_retryable(),
-            Error::Barrier(error) => match error {
-                BarrierError::Timeout { .. } | BarrierError::Lost(_) | BarrierError::Unavailable { .. } => {
-                    true
-                }
-                BarrierError::Store(error) => error.is_retryable(),
-                BarrierError::InvalidName(_)
-                | BarrierError::InvalidParties
-                | BarrierError::InvalidTtl(_)
-                | BarrierError::PartiesDiffer { .. }
-                | BarrierError::Closed => false,
+            Error::InvalidName(_) => ErrorClass::Invalid,
+            Error::Connect(error) => error.class(),
+            Error::Close(error) => error.class(),
+            Error::Lock(error) => error.class(),
+            Error::Barrier(error) => error.class(),
+            Error::Campaign(error) => error.class(),
+            Error::Lead(error) => error.class(),
+            Error::Lost(lost) => lost.into(),
+            Error::Release(error) => error.class(),
+            Error::Commit(error) => error.class(),
+            Error::Register(error) => error.class(),
+            Error::Join(error) => error.class(),
+            Error::Lease(error) => error.class(),
+            Error::StepDown(error) => error.class(),
+            Error::Announce(error) => error.class(),
+            Error::Submit(error) => match error {
+                SubmitError::Unknown(_) => ErrorClass::Ambiguous,
+                SubmitError::Store(error) => error.into(),
+                _ => ErrorClass::Invalid,
             },
-            Error::Campaign(error) | Error::Lead(LeadError::Campaign(error)) => error.is_retryable(),
-            Error::Lead(LeadError::Lost(lost)) | Error::Lost(lost) => lost.reason != LossReason::Closed,
-            Error::Lead(LeadError::Asked(_)) => true,
-            Error::Commit(error) => error.is_retryable(),
-            Error::Register(error) => match error {
-                RegisterError::Taken | RegisterError::NotYet { .. } => true,
-                RegisterError::Refused(error) => error.is_retryable(),
-                RegisterError::InvalidName(_)
-                | RegisterError::Invalid(_)
-                | RegisterError::Ttl(_)
-                | RegisterError::Superseded
-                | RegisterError::Closed => false,
-            },
-            Error::Join(error) => match error {
-                JoinError::Alive(_) | JoinError::NotYet { .. } => true,
-                JoinError::Store(error) => error.is_retryable(),
-                JoinError::InvalidName(_)
-                | JoinError::OurOwn(_)
-                | JoinError::NoHandler
-                | JoinError::Closed => false,
-            },
-            Error::Instance(error) => match error {
-                InstanceError::Alive(_) | InstanceError::NotYet { .. } => true,
-                InstanceError::Store(error) => error.is_retryable(),
-                InstanceError::Name(_) | InstanceError::OurOwn(_) | InstanceError::Closed => false,
-            },
-            Error::Submit(error) => matches!(error, SubmitError::Store(error) if error.is_retryable()),
-            Error::Store(error) => error.is_retryable(),
-        }
-    }
-
-    /// Whether the request may have been applied: read before sending it again.
-    pub fn is_ambiguous(&self) -> bool {
-        match self {
-            Error::Commit(error) => error.is_ambiguous(),
-            Error::Submit(error) => matches!(error, SubmitError::Unknown(_)),
-            Error::Store(error) => error.is_ambiguous(),
-            Error::InvalidName(_)
-            | Error::Connect(_)
-            | Error::Close(_)
-            | Error::Lock(_)
-            | Error::Barrier(_)
-            | Error::Campaign(_)
-            | Error::Lead(_)
-            | Error::Lost(_)
-            | Error::Release(_)
-            | Error::Register(_)
-            | Error::Join(_)
-            | Error::Instance(_) => false,
+            Error::Store(error) => error.into(),
         }
     }
 }
+
+classified!(Error, ConnectError, CloseError);

@@ -22,7 +22,7 @@ use crate::clock::{BootClock, Clock};
 use crate::store::{Revision, Store, StoreError};
 
 pub use tenure_core::events::{
-    ElectionEvent, Event, EventKind, Holding, KeyFamily, Leaderless, LockEvent, NodeEvent, PastTerm,
+    ElectionEvent, Event, EventKind, KeyFamily, Leaderless, LockEvent, NodeEvent, PastTerm, QueueHead,
     SentCommand, TaskEvent, TermOutcome, UnheededCommand,
 };
 

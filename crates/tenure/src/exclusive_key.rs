@@ -4,6 +4,7 @@
 
 mod keeper;
 
+use std::fmt;
 use std::future::IntoFuture;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,20 +13,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use tenure_core::exclusive_key::{
-    Action, ExclusiveKey as Machine, Notice, Patience, RegisterReply, SessionView,
+    ExclusiveKey as Machine, ExclusiveKeyEvent, ExclusiveKeyOutput, RegisterReply, SessionView, TakeTimeouts,
+    UpdateError,
 };
 use tenure_core::revision::{RequestId, Token};
-use thiserror::Error;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use crate::session::{RegisterError, Registration, Session, SessionState};
+use crate::session::{RegisterError, RegisteredKey, Session, SessionState};
 use crate::store::{LeaseId, Store};
 use keeper::KeyKeeper;
 
 pub(crate) use tenure_core::exclusive_key::{ExclusiveKeyError, IdentifiedRecord};
-pub use tenure_core::exclusive_key::{RegistrationStatus, ReplacedBy, UpdateError};
+pub use tenure_core::exclusive_key::{RegistrationStatus, ReplacedBy};
 
 /// One key at a time is created in a process: between the check whether the session keeps it registered and the registration, no other
 /// task may register it. Held for a moment, never across an await.
@@ -36,18 +37,54 @@ pub(crate) struct ExclusiveKeyOptions {
     pub(crate) store: Store,
     pub(crate) session: Session,
     pub(crate) key: Bytes,
-    pub(crate) patience: Patience,
+    pub(crate) patience: TakeTimeouts,
 }
 
-/// A key that was taken. Dropping it withdraws the key.
-pub(crate) struct ExclusiveKey<R: IdentifiedRecord + Send + 'static> {
-    shared: Arc<Shared<R>>,
+/// How long an update or an end may take: as long as the close of a session.
+const UPDATE_WITHIN: Duration = Duration::from_secs(5);
+
+/// A registered record of this process: a member's, or that of a service instance. Dropping it unregisters the key in the background.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let membership = tenure.join("web-1").address("10.0.0.7:80").await?;
+/// let token = membership.token();
+/// membership.update(|record| record.labels.extend([("zone".to_owned(), "eu".to_owned())])).await?;
+/// assert_eq!(membership.token(), token);
+/// membership.unregister().await?;
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Guarantees
+///
+/// * It stays registered through broken connections, restarts of the store and lost leases, until it is unregistered or another process has
+///   the key.
+/// * An update keeps the token.
+///
+/// # Not guaranteed
+///
+/// That it is registered at this moment: [`Registration::token`] is some only while that is certain.
+///
+/// # Cancellation
+///
+/// Dropping the future of an update does not cancel the update. Dropping the future of [`Registration::unregister`] unregisters in the
+/// background.
+#[must_use = "a registration that is dropped is unregistered"]
+pub struct Registration<R: IdentifiedRecord + Send + 'static> {
+    shared: Arc<KeyShared<R>>,
     /// Updates are made one after another: each waits for its own reply.
     updating: tokio::sync::Mutex<()>,
     keeper: Mutex<Option<JoinHandle<()>>>,
+    is_detached: bool,
 }
 
-impl<R: IdentifiedRecord + Send + 'static> ExclusiveKey<R> {
+impl<R: IdentifiedRecord + Send + 'static> Registration<R> {
     /// Takes the key with this record.
     ///
     /// # Cancellation
@@ -56,28 +93,55 @@ impl<R: IdentifiedRecord + Send + 'static> ExclusiveKey<R> {
     pub(crate) async fn take(
         options: ExclusiveKeyOptions,
         record: R,
-    ) -> Result<ExclusiveKey<R>, ExclusiveKeyError> {
-        let shared = Arc::new(Shared::new(options, record));
+    ) -> Result<Registration<R>, ExclusiveKeyError> {
+        let shared = Arc::new(KeyShared::new(options, record));
         let mut keeper = KeyKeeper::new(shared.clone());
         keeper.take().await?;
         let keeper = Mutex::new(Some(tokio::spawn(keeper.keep())));
-        Ok(ExclusiveKey { shared, updating: tokio::sync::Mutex::new(()), keeper })
+        Ok(Registration { shared, updating: tokio::sync::Mutex::new(()), keeper, is_detached: false })
     }
 
-    /// Changes the record and stores it under the same token. A refused change is undone.
+    /// The token, while this is certainly registered. It grows with every process that registers the key, and whenever the key was deleted
+    /// in between.
+    pub fn token(&self) -> Option<Token> {
+        match self.current_status() {
+            RegistrationStatus::Member(token) => Some(token),
+            RegistrationStatus::Lost | RegistrationStatus::Displaced(_) | RegistrationStatus::Left => None,
+        }
+    }
+
+    /// The status, now and after each change.
+    pub fn status(&self) -> watch::Receiver<RegistrationStatus> {
+        self.shared.status.subscribe()
+    }
+
+    /// The record that is stored, or will be.
+    pub fn record(&self) -> R {
+        self.shared.lock().machine.record().clone()
+    }
+
+    /// Waits until this is not certainly registered under this token any more. It may be registered again, under a larger token; or under
+    /// the same one, if no other process could have had the key meanwhile.
+    pub async fn lost(&self, token: Token) {
+        // It fails only when the keeper has ended, and then the key is not kept.
+        let _ = self.status().wait_for(|status| *status != RegistrationStatus::Member(token)).await;
+    }
+
+    /// Changes the record, and waits until it is stored. What identifies the process stays.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`]. A change that the store refuses is undone; after [`RegisterError::Timeout`] it will still be stored.
     ///
     /// # Cancellation
     ///
     /// The change will be stored.
-    pub(crate) async fn update(
-        &self,
-        change: impl FnOnce(&mut R),
-        within: Duration,
-    ) -> Result<(), UpdateError> {
+    pub async fn update(&self, change: impl FnOnce(&mut R)) -> Result<(), RegisterError> {
         let _turn = self.updating.lock().await;
         let updated = {
             let mut inner = self.shared.lock();
-            let epoch = inner.machine.update(change, within, self.shared.session.clock().now())?;
+            let epoch = inner.machine.update(change, UPDATE_WITHIN, self.shared.session.clock().now());
+            let epoch = epoch.map_err(update_error)?;
             let (reply, updated) = oneshot::channel();
             inner.update = Some((epoch, reply));
             self.shared.perform(&mut inner);
@@ -85,50 +149,37 @@ impl<R: IdentifiedRecord + Send + 'static> ExclusiveKey<R> {
         };
         self.shared.changed.notify_one();
         // The keeper replies, also when it ends.
-        updated.await.unwrap_or(Err(UpdateError::Left))
+        updated.await.unwrap_or(Err(UpdateError::Left)).map_err(update_error)
     }
 
-    /// The record that is stored, or will be.
-    pub(crate) fn record(&self) -> R {
-        self.shared.lock().machine.record().clone()
+    /// Unregisters the key, and waits until the store was read without it; at most 5 s.
+    ///
+    /// Stop what relies on the registration before: from here on another process may register the key.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError::NotConfirmed`] if the store did not confirm it: then the key expires with its lease.
+    ///
+    /// # Cancellation
+    ///
+    /// The key is deleted in the background.
+    pub async fn unregister(self) -> Result<(), RegisterError> {
+        self.end(UPDATE_WITHIN).await
+    }
+
+    /// Keeps the key registered until the session is closed.
+    pub fn detach(mut self) {
+        self.is_detached = true;
     }
 
     /// The status now. A lease that has lapsed counts as lost before the keeper has noticed.
-    pub(crate) fn status(&self) -> RegistrationStatus {
+    pub(crate) fn current_status(&self) -> RegistrationStatus {
         let inner = self.shared.lock();
         let view = self.shared.session_view(inner.machine.lease());
         inner.machine.status(view)
     }
 
-    pub(crate) fn token(&self) -> Option<Token> {
-        match self.status() {
-            RegistrationStatus::Member(token) => Some(token),
-            RegistrationStatus::Lost | RegistrationStatus::Displaced(_) | RegistrationStatus::Left => None,
-        }
-    }
-
-    /// The newest token that this handle has or had.
-    pub(crate) fn newest_token(&self) -> Token {
-        self.shared.lock().machine.newest_token().expect("a key that was taken has a token")
-    }
-
-    pub(crate) fn changes(&self) -> watch::Receiver<RegistrationStatus> {
-        self.shared.status.subscribe()
-    }
-
-    /// Waits until it is not certainly held under this token any more. Only a loss that is over, under the same token, before it was
-    /// observed can be missed, and then no other process can have had the key.
-    pub(crate) async fn lost(&self, token: Token) {
-        // It fails only when the keeper is gone, and then the key is not kept.
-        let _ = self.changes().wait_for(|status| *status != RegistrationStatus::Member(token)).await;
-    }
-
-    /// Withdraws the key, and waits until the store was read without it.
-    ///
-    /// # Cancellation
-    ///
-    /// The session deletes the key in the background.
-    pub(crate) async fn leave(&self, within: Duration) -> Result<(), LeaveError> {
+    async fn end(&self, within: Duration) -> Result<(), RegisterError> {
         {
             let mut inner = self.shared.lock();
             let now = self.shared.session.clock().now();
@@ -148,31 +199,35 @@ impl<R: IdentifiedRecord + Send + 'static> ExclusiveKey<R> {
         match self.shared.lock().left {
             Some(LeaveEnd::Confirmed) => Ok(()),
             Some(LeaveEnd::Unconfirmed) | None => {
-                Err(LeaveError { within, ends_within: self.shared.session.remaining() })
+                Err(RegisterError::NotConfirmed { ttl: self.shared.session.remaining() })
             }
         }
     }
 }
 
-impl<R: IdentifiedRecord + Send + 'static> Drop for ExclusiveKey<R> {
+impl<R: IdentifiedRecord + Send + 'static> Drop for Registration<R> {
     fn drop(&mut self) {
+        if self.is_detached {
+            // The keeper has a handle of the session: it ends when the session is closed.
+            return;
+        }
         self.shared.release();
         self.shared.changed.notify_one();
     }
 }
 
 /// What the handle and the keeper share.
-struct Shared<R> {
+struct KeyShared<R> {
     store: Store,
     session: Session,
     key: Bytes,
-    inner: Mutex<Inner<R>>,
+    inner: Mutex<KeyInner<R>>,
     status: watch::Sender<RegistrationStatus>,
     /// Notified when the handle has changed the machine.
     changed: Notify,
 }
 
-struct Inner<R> {
+struct KeyInner<R> {
     machine: Machine<R>,
     /// A registration that has yet to be awaited by the keeper.
     registering: Option<(RequestId, Registering)>,
@@ -184,7 +239,7 @@ struct Inner<R> {
 }
 
 /// A registration in flight.
-type Registering = Pin<Box<dyn Future<Output = Result<Registration, RegisterError>> + Send>>;
+type Registering = Pin<Box<dyn Future<Output = Result<RegisteredKey, RegisterError>> + Send>>;
 
 /// The result of a leave.
 #[derive(Clone, Copy)]
@@ -197,15 +252,15 @@ enum LeaveEnd {
 
 /// Whether a registration is the first of its owner.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Attempt {
+enum RegisterStep {
     Create,
     Replace,
 }
 
-impl<R: IdentifiedRecord> Shared<R> {
-    fn new(options: ExclusiveKeyOptions, record: R) -> Shared<R> {
+impl<R: IdentifiedRecord> KeyShared<R> {
+    fn new(options: ExclusiveKeyOptions, record: R) -> KeyShared<R> {
         let ExclusiveKeyOptions { store, session, key, patience } = options;
-        let inner = Inner {
+        let inner = KeyInner {
             machine: Machine::new(record, patience, session.clock().now()),
             registering: None,
             is_read_requested: false,
@@ -213,7 +268,7 @@ impl<R: IdentifiedRecord> Shared<R> {
             taken: None,
             left: None,
         };
-        Shared {
+        KeyShared {
             store,
             session,
             key,
@@ -223,7 +278,7 @@ impl<R: IdentifiedRecord> Shared<R> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner<R>> {
+    fn lock(&self) -> MutexGuard<'_, KeyInner<R>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -247,34 +302,34 @@ impl<R: IdentifiedRecord> Shared<R> {
 
     /// Passes on the machine's notices and begins its actions. Withdrawing is done when this returns: a process may take the key anew at
     /// once.
-    fn perform(&self, inner: &mut Inner<R>) {
+    fn perform(&self, inner: &mut KeyInner<R>) {
         loop {
-            while let Some(notice) = inner.machine.poll_notice() {
+            while let Some(notice) = inner.machine.poll_event() {
                 self.notify(inner, notice);
             }
-            match inner.machine.poll_action() {
-                Some(Action::Create { epoch, value }) => {
-                    self.register(inner, epoch, value, Attempt::Create);
+            match inner.machine.poll_output() {
+                Some(ExclusiveKeyOutput::Create { epoch, value }) => {
+                    self.register(inner, epoch, value, RegisterStep::Create);
                 }
-                Some(Action::Replace { epoch, value }) => {
-                    self.register(inner, epoch, value, Attempt::Replace);
+                Some(ExclusiveKeyOutput::Replace { epoch, value }) => {
+                    self.register(inner, epoch, value, RegisterStep::Replace);
                 }
-                Some(Action::Withdraw) => {
+                Some(ExclusiveKeyOutput::Withdraw) => {
                     self.session.unregister(self.key.clone());
                 }
-                Some(Action::Read) => inner.is_read_requested = true,
+                Some(ExclusiveKeyOutput::Read) => inner.is_read_requested = true,
                 None => return,
             }
         }
     }
 
-    fn register(&self, inner: &mut Inner<R>, epoch: RequestId, value: Bytes, attempt: Attempt) {
+    fn register(&self, inner: &mut KeyInner<R>, epoch: RequestId, value: Bytes, attempt: RegisterStep) {
         // The machine knows the bounds. Create-only: a value of this session is replaced, that of another client is not.
-        let register = self.session.register(self.key.clone(), value).create_only().within(Duration::MAX);
+        let register = self.session.register_raw(self.key.clone(), value).if_absent().timeout(Duration::MAX);
         let mut registering = register.into_future();
         let reply = {
             let _turn = CREATING.lock().unwrap_or_else(PoisonError::into_inner);
-            if attempt == Attempt::Create && self.session.keys().contains(&self.key) {
+            if attempt == RegisterStep::Create && self.session.keys().contains(&self.key) {
                 Some(RegisterReply::AlreadyRegistered)
             } else {
                 // The first poll registers the key; the reply comes later.
@@ -289,17 +344,17 @@ impl<R: IdentifiedRecord> Shared<R> {
         }
     }
 
-    fn notify(&self, inner: &mut Inner<R>, notice: Notice) {
+    fn notify(&self, inner: &mut KeyInner<R>, notice: ExclusiveKeyEvent) {
         match notice {
-            Notice::Taken(token) => inner.taken = Some(Ok(token)),
-            Notice::NotTaken(error) => inner.taken = Some(Err(error)),
-            Notice::Updated(epoch, result) => {
+            ExclusiveKeyEvent::Taken(token) => inner.taken = Some(Ok(token)),
+            ExclusiveKeyEvent::NotTaken(error) => inner.taken = Some(Err(error)),
+            ExclusiveKeyEvent::Updated(epoch, result) => {
                 if let Some((_, reply)) = inner.update.take_if(|(update, _)| *update == epoch) {
                     // A caller that waits no longer has dropped the other end.
                     let _ = reply.send(result);
                 }
             }
-            Notice::Status(status) => {
+            ExclusiveKeyEvent::Status(status) => {
                 let key = &self.key;
                 match &status {
                     RegistrationStatus::Member(token) => info!(?key, %token, "registration held"),
@@ -311,35 +366,42 @@ impl<R: IdentifiedRecord> Shared<R> {
                 }
                 self.status.send_replace(status);
             }
-            Notice::Left => inner.left = Some(LeaveEnd::Confirmed),
-            Notice::LeaveUnconfirmed => inner.left = Some(LeaveEnd::Unconfirmed),
+            ExclusiveKeyEvent::Left => inner.left = Some(LeaveEnd::Confirmed),
+            ExclusiveKeyEvent::LeaveUnconfirmed => inner.left = Some(LeaveEnd::Unconfirmed),
         }
     }
 }
 
 /// The session's reply as the machine reads it.
-fn reply_of(reply: Result<Registration, RegisterError>) -> RegisterReply {
+fn reply_of(reply: Result<RegisteredKey, RegisterError>) -> RegisterReply {
     match reply {
         Ok(registration) => RegisterReply::Stored(registration.revision),
-        Err(RegisterError::Taken) => RegisterReply::Taken,
+        Err(RegisterError::Held { .. }) => RegisterReply::Taken,
         Err(RegisterError::Superseded) => RegisterReply::Superseded,
         Err(RegisterError::Invalid(invalid)) => RegisterReply::Invalid(invalid),
-        Err(RegisterError::Refused(error)) => RegisterReply::Refused(error),
+        Err(RegisterError::Store(error)) => RegisterReply::Refused(error),
         Err(RegisterError::Closed) => RegisterReply::Closed,
-        Err(error @ RegisterError::NotYet { .. }) => unreachable!("no bound was set: {error}"),
-        Err(error @ RegisterError::Ttl(_)) => unreachable!("the TTL is the session's own: {error}"),
+        Err(error @ RegisterError::Timeout { .. }) => unreachable!("no bound was set: {error}"),
+        Err(error @ RegisterError::InvalidTtl(_)) => unreachable!("the TTL is the session's own: {error}"),
         Err(error @ RegisterError::InvalidName(_)) => unreachable!("the key was encoded before: {error}"),
+        Err(error @ RegisterError::AlreadyRegistered | error @ RegisterError::NotConfirmed { .. }) => {
+            unreachable!("the session does not return it: {error}")
+        }
     }
 }
 
-/// Leaving was not confirmed: the key is deleted with its lease, if the store is up.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error(
-    "the store did not confirm it within {within:?}; what is left there ends by itself within {ends_within:?}"
-)]
-pub struct LeaveError {
-    /// The bound.
-    pub within: Duration,
-    /// When the key is gone at the latest, if the store is up; zero if the lease is over already.
-    pub ends_within: Duration,
+fn update_error(error: UpdateError) -> RegisterError {
+    match error {
+        UpdateError::Displaced => RegisterError::Held { by: None },
+        UpdateError::Left => RegisterError::Closed,
+        UpdateError::NotYet { within } => RegisterError::Timeout { after: within },
+        UpdateError::Refused(error) => RegisterError::Store(error),
+    }
+}
+
+impl<R: IdentifiedRecord + Send + 'static> fmt::Debug for Registration<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The record may be secret.
+        write!(f, "Registration({:?}, {:?})", self.shared.key, self.current_status())
+    }
 }

@@ -7,14 +7,14 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_core::Stream;
-use tenure_core::backoff::{Backoff, Retry};
-use tenure_core::snapshot::Picture;
+use tenure_core::backoff::{Backoff, BackoffState};
+use tenure_core::snapshot::SnapshotDiff;
 use tenure_core::time::Moment;
 use tokio::task::coop::poll_proceed;
 use tokio::time::{Instant, Sleep};
 use tracing::{debug, info, warn};
 
-use crate::dice;
+use crate::rng;
 use crate::store::page::PageLen;
 use crate::store::{
     Cause, Get, Page, PreviousValues, Revision, Selection, Store, StoreError, WatchError, WatchItem,
@@ -78,26 +78,26 @@ pub use tenure_core::snapshot::FeedItem;
 pub struct Feed {
     store: Store,
     select: Selection,
-    picture: Picture,
-    state: State,
+    picture: SnapshotDiff,
+    state: FeedState,
     page_len: PageLen,
-    backoff: Backoff,
+    backoff: BackoffState,
     opened: Instant,
     /// Told by the picture, not yet read.
     ready: VecDeque<FeedItem>,
 }
 
 /// A request under way, kept here so that a dropped `next` does not ask again.
-type Asking<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+type FeedRequest<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 /// What the feed is waiting for.
-enum State {
+enum FeedState {
     /// The end of a rest after a break.
     Resting(Pin<Box<Sleep>>),
     /// A page of the listing, of these keys; its revision is known from the second page on.
-    Listing { asking: Asking<Page>, select: Selection, at: Option<Revision> },
+    Listing { request: FeedRequest<Page>, select: Selection, at: Option<Revision> },
     /// A watch after the listing.
-    Opening(Asking<WatchStream>),
+    Opening(FeedRequest<WatchStream>),
     /// A change.
     Watching(WatchStream),
     /// Nothing, but this has still to be said.
@@ -116,8 +116,8 @@ impl Feed {
         select.check()?;
         let page_len = PageLen::new();
         let picture = match &select {
-            Selection::Prefix(prefix) => Picture::under(prefix.clone()),
-            Selection::Key(_) | Selection::Range(..) | Selection::From(_) => Picture::new(),
+            Selection::Prefix(prefix) => SnapshotDiff::under(prefix.clone()),
+            Selection::Key(_) | Selection::Range(..) | Selection::From(_) => SnapshotDiff::new(),
         };
         let mut feed = Feed {
             state: list(&store, select.clone(), None, page_len),
@@ -125,7 +125,7 @@ impl Feed {
             store,
             select,
             picture,
-            backoff: Backoff::new(Retry::FEED),
+            backoff: BackoffState::new(Backoff::FEED),
             opened: Instant::now(),
             ready: VecDeque::new(),
         };
@@ -141,11 +141,11 @@ impl Feed {
     /// Waits for one thing and takes it in.
     fn step(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.state {
-            State::Resting(rest) => {
+            FeedState::Resting(rest) => {
                 ready!(rest.as_mut().poll(context));
                 self.state = list(&self.store, self.select.clone(), None, self.page_len);
             }
-            State::Listing { asking, select, at } => match ready!(asking.as_mut().poll(context)) {
+            FeedState::Listing { request, select, at } => match ready!(request.as_mut().poll(context)) {
                 Ok(page) => {
                     let at = at.unwrap_or(page.revision);
                     self.on_page(page, at);
@@ -156,11 +156,11 @@ impl Feed {
                 }
                 Err(error) => self.on_break(error),
             },
-            State::Opening(asking) => match ready!(asking.as_mut().poll(context)) {
-                Ok(stream) => self.state = State::Watching(stream),
+            FeedState::Opening(request) => match ready!(request.as_mut().poll(context)) {
+                Ok(stream) => self.state = FeedState::Watching(stream),
                 Err(error) => self.on_break(error),
             },
-            State::Watching(stream) => match ready!(stream.as_mut().poll_next(context)) {
+            FeedState::Watching(stream) => match ready!(stream.as_mut().poll_next(context)) {
                 Some(Ok(WatchItem::Batch { revision, changes })) => {
                     self.picture.handle_batch(revision, changes, &mut self.ready);
                 }
@@ -175,7 +175,7 @@ impl Feed {
                     self.on_break(StoreError::Unavailable(Cause::new("the watch ended without a reason")));
                 }
             },
-            State::Failed(_) | State::Over => {}
+            FeedState::Failed(_) | FeedState::Over => {}
         }
         Poll::Ready(())
     }
@@ -199,19 +199,19 @@ impl Feed {
     /// Rests and lists again, unless nothing could be gained by it.
     fn on_break(&mut self, error: StoreError) {
         if error.is_fatal() || matches!(error, StoreError::Invalid(_)) {
-            self.state = State::Failed(error);
+            self.state = FeedState::Failed(error);
             return;
         }
         self.picture.handle_break(&mut self.ready);
         let now = Moment::after_origin(self.opened.elapsed());
-        let rest = self.backoff.after_failure(now, dice::throw(), None);
+        let rest = self.backoff.after_failure(now, rng::jitter(), None);
         let failures = self.backoff.failures();
-        if matches!(error, StoreError::Compacted { .. }) || !self.backoff.is_worth_telling() {
+        if matches!(error, StoreError::Compacted { .. }) || !self.backoff.is_worth_logging() {
             debug!(select = ?self.select, %error, failures, "feed lists again");
         } else {
             warn!(select = ?self.select, %error, failures, "feed broke off");
         }
-        self.state = State::Resting(Box::pin(tokio::time::sleep(rest)));
+        self.state = FeedState::Resting(Box::pin(tokio::time::sleep(rest)));
     }
 }
 
@@ -226,9 +226,9 @@ impl Stream for Feed {
                 budget.made_progress();
                 return Poll::Ready(Some(Ok(item)));
             }
-            match std::mem::replace(&mut self.state, State::Over) {
-                State::Over => return Poll::Ready(None),
-                State::Failed(error) => return Poll::Ready(Some(Err(error))),
+            match std::mem::replace(&mut self.state, FeedState::Over) {
+                FeedState::Over => return Poll::Ready(None),
+                FeedState::Failed(error) => return Poll::Ready(Some(Err(error))),
                 waiting => self.state = waiting,
             }
             ready!(self.step(context));
@@ -243,20 +243,20 @@ impl std::fmt::Debug for Feed {
             "Feed({:?}, {} keys, whole at {:?})",
             self.select,
             self.picture.len(),
-            self.picture.whole_at()
+            self.picture.synced_at()
         )
     }
 }
 
-fn list(store: &Store, select: Selection, at: Option<Revision>, len: PageLen) -> State {
+fn list(store: &Store, select: Selection, at: Option<Revision>, len: PageLen) -> FeedState {
     let get = Get { at, ..Get::new(select.clone()).limit(len.get()) };
     let store = store.clone();
-    State::Listing { asking: Box::pin(async move { store.get(get).await }), select, at }
+    FeedState::Listing { request: Box::pin(async move { store.get(get).await }), select, at }
 }
 
-fn watch(store: &Store, select: &Selection, after: Revision) -> State {
+fn watch(store: &Store, select: &Selection, after: Revision) -> FeedState {
     let (store, select) = (store.clone(), select.clone());
-    State::Opening(Box::pin(async move {
+    FeedState::Opening(Box::pin(async move {
         store.watch(select, WatchStart::After(after), PreviousValues::Omitted).await
     }))
 }

@@ -6,8 +6,8 @@
 //!        ├─ Guard     a lock; released on drop
 //!        ├─ Term      leadership; resigned on drop
 //!        └─ TaskContext a claimed task; owned by its worker
-//!   ├─ Leadership     leadership on a storage with TTLs; its token is optional
-//!   └─ Loan           a lease of a session
+//!   ├─ TtlTerm        leadership on a storage with TTLs; its token is optional
+//!   └─ LeaseHandle         a lease of a session
 //! ```
 //!
 //! **Invariant**: a hold is valid only before `sent + ttl − margin` of a renewal that the store acknowledged (G1). Each call judges that by
@@ -29,6 +29,7 @@ use tenure_core::revision::Token;
 use tenure_core::txn::{Op, OpReply, Txn, TxnReply};
 use thiserror::Error;
 
+use crate::error::{ErrorClass, classified};
 use crate::store::{LeaseId, Store, StoreError};
 
 pub use tenure_core::loss::LossReason;
@@ -113,7 +114,7 @@ impl Hold {
         self.fence.guard(txn)
     }
 
-    /// Sends a transaction whose `then` is applied only while the key of this hold exists.
+    /// Sends a transaction. Its `then` is applied only while the key of this hold exists.
     ///
     /// Its `otherwise` is applied if one of its own conditions fails, and also if the key does not exist any more: it must not write.
     ///
@@ -206,17 +207,28 @@ pub enum CommitError {
     Store(#[source] StoreError),
 }
 
-impl CommitError {
-    /// Whether the same transaction may succeed later, and was certainly not applied now.
-    pub fn is_retryable(&self) -> bool {
-        matches!(self, CommitError::Store(error) if error.is_retryable())
-    }
-
-    /// Whether the transaction may have been applied.
-    pub fn is_ambiguous(&self) -> bool {
-        matches!(self, CommitError::Ambiguous(_))
+impl ReleaseError {
+    /// What the caller can do about it. It is not held any more in any case.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            ReleaseError::Lost(lost) => lost.into(),
+            ReleaseError::StillRunning { .. } | ReleaseError::NotConfirmed { .. } => ErrorClass::Ambiguous,
+        }
     }
 }
+
+impl CommitError {
+    /// What the caller can do about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            CommitError::Lost(lost) => lost.into(),
+            CommitError::Ambiguous(_) => ErrorClass::Ambiguous,
+            CommitError::Store(error) => error.into(),
+        }
+    }
+}
+
+classified!(ReleaseError, CommitError);
 
 #[cfg(test)]
 mod tests;

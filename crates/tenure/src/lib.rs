@@ -1,4 +1,4 @@
-//! Coordination for programs that run on more than one machine and must agree on who does what.
+//! Coordination for programs on several machines: locks, elections, members, services and tasks on one store.
 //!
 //! ```
 //! use std::time::Duration;
@@ -19,32 +19,41 @@
 //! # }
 //! ```
 //!
-//! [`Tenure`] is the front door: locks, elections, members, services and tasks of a namespace, on one session. The modules below are what it stands on.
+//! [`Tenure`] is the entry point: locks, elections, members, services and tasks of a namespace, on one session. It uses the modules below.
 //!
-//! Everything stands on one narrow [`store`]: a revisioned key space with leases, transactions and watches, on
+//! All of them use one narrow [`store`]: a revisioned key space with leases, transactions and watches, on
 //! three engines: memory, a file shared by the processes of one machine, and etcd.
 //!
-//! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
-//! prefix, the [`session`] that keeps keys registered, the [`hold`] that all primitives share, the [`roster`] of who is there with [`membership`] and [`service`] on it, the
-//! [`lock`]s and [`election`]s that stand in line on it, [`ttl`] elections on any storage with TTLs, the
-//! [`client`] that gives work and looks after it, the [`events`] of a namespace and a [`snapshot`] of it, runs [`once`] per period, the [`task`]s that handlers run and the [`worker`] that claims them, the `conformance` suite that every engine passes, and the `testing` world in
-//! which you can test your own loss handling.
+//! The modules, each on top of the ones before it:
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`clock`], [`identity`] | injected time; the identity of this process |
+//! | [`store`], [`feed`] | the store and its engines; a listing followed by a watch |
+//! | [`hold`], [`fence`] | validity and fencing tokens |
+//! | [`session`] | leases, and keys that stay registered |
+//! | [`presence`], [`member`], [`service`] | the live nodes and service instances |
+//! | [`lock`], [`election`], [`once`] | queues of one holder, and runs once per period |
+//! | [`ttl`] | elections on any storage with TTLs |
+//! | [`client`], [`task`], [`worker`] | submitted tasks, their handlers, and the workers that claim them |
+//! | [`events`], [`snapshot`] | the history of a namespace, and its state at one revision |
+//! | `conformance`, `testing` | suites for engines and storages; virtual time with faults |
 
 pub mod clock;
 
-mod dice;
+mod rng;
 
 pub mod identity;
 
 pub mod audit;
 
-mod news;
+mod ordered_watch;
 
 pub mod hold;
 
 /// Conditions and verifiers that refuse writes of earlier holders.
 pub mod fence {
-    pub use tenure_core::fence::{Fence, FenceVerifier, Stale};
+    pub use tenure_core::fence::{Fence, FenceVerifier, StaleToken};
 }
 
 pub mod store;
@@ -53,11 +62,11 @@ pub mod feed;
 
 pub mod session;
 
-pub mod roster;
+pub mod presence;
 
 mod exclusive_key;
 
-pub mod membership;
+pub mod member;
 
 pub mod service;
 
@@ -97,20 +106,17 @@ pub mod conformance;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use self::tenure::{
-    Barrier, BarrierWait, Campaign, Election, Join, LockRequest, Members, Register, RegisterInstance, RwLock,
-    Semaphore, Service, Source, Tenure, TenureBuilder,
-};
+pub use self::tenure::{Source, Tenure, TenureBuilder};
 pub use client::{NewTask, SubmitError, Submitted};
 pub use clock::{BootClock, Clock};
-pub use election::{CampaignError, Candidate, LeadError, Leader, Term};
-pub use error::{CloseError, ConnectError, Error, Result};
+pub use election::{Campaign, CampaignError, Candidate, Election, LeadError, Leader, Term};
+pub use error::{CloseError, ConnectError, Error, ErrorClass, Result};
 pub use hold::{CommitError, Hold, LossReason, Lost, ReleaseError, Validity};
 pub use id::{IntoId, IntoIdentity};
 pub use identity::Identity;
-pub use lock::{BarrierError, Guard, LockError};
-pub use membership::{JoinError, Membership};
-pub use service::{InstanceError, InstanceRegistration, Picker};
+pub use lock::{Barrier, BarrierError, Guard, LockError, LockRequest, RwLock, Semaphore};
+pub use member::{Join, JoinError, Members, Membership};
+pub use service::{Picker, Service};
 pub use session::{Health, RegisterError, Registration, Session};
 pub use store::{Revision, Store, StoreError};
 pub use task::{Outcome, Task, TaskError};

@@ -1,13 +1,13 @@
-//! Locks: who stands first in line holds, and is told before that stops being true.
+//! Locks: the oldest waiter holds, and its hold is invalid before the store can give the lock to another one.
 //!
-//! **No lock service can give mutual exclusion of effects** in a network that delays messages: a holder can be paused between its last look
-//! at the lock and its write. What a lock gives is a *token* that grows with every holder. Let the resource refuse a smaller token than it
+//! **No lock service can give mutual exclusion of effects** in a network that delays messages: a holder can be paused between its last check
+//! of the lock and its write. A lock gives a *token* that grows with every holder. Let the resource refuse a smaller token than it
 //! has seen ([`Hold::fence`](crate::hold::Hold::fence) for writes inside the store, a [`FenceVerifier`](crate::fence::FenceVerifier) outside), and a late write of an earlier holder does nothing.
 
-mod acquire;
 mod barrier;
 mod guard;
-mod view;
+mod request;
+mod snapshot;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,19 +15,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tenure_core::id::{InvalidName, LockName, Namespace};
 use tenure_core::layout::Layout;
-use tenure_core::queue::{LockMode, QueueKind};
+use tenure_core::queue::QueueKind;
 use tenure_core::record::HolderRecord;
 
 use crate::hold::Subject;
-use crate::identity::{self, Identity};
+use crate::id::{IntoId, IntoIdentity};
+use crate::identity;
 use crate::queue::QueueDriver;
 use crate::session::Session;
 use crate::store::Store;
 
-pub use acquire::{Acquire, LockError};
-pub use barrier::{Barrier, BarrierError};
+pub use barrier::{Barrier, BarrierError, BarrierRequest};
 pub use guard::Guard;
-pub use view::{Holder, LockList, LockSnapshot};
+pub use request::{LockError, LockRequest};
+pub use snapshot::{Holder, LockList, LockSnapshot};
+pub use tenure_core::queue::LockMode;
 
 pub use crate::hold::{Lost, ReleaseError};
 
@@ -45,7 +47,7 @@ pub use crate::hold::{Lost, ReleaseError};
 /// let locks = Locks::new(&session, &Namespace::parse("shop")?);
 ///
 /// let guard = locks.lock("deploy").await?;
-/// // The work ends with it, or is dropped the moment the lock cannot be proven any more.
+/// // The work completes, or is dropped when the lock is not valid any more.
 /// let done = guard.run(async { "deployed" }).await?;
 /// assert_eq!(done, "deployed");
 /// guard.release().await?;
@@ -55,21 +57,21 @@ pub use crate::hold::{Lost, ReleaseError};
 ///
 /// # Guarantees
 ///
-/// * At most one exclusive holder of a name believes that it holds, as long as nobody deletes keys or revokes leases by hand.
-/// * A holder stops believing before the store can give the lock to anybody else, whatever hangs, also after a suspend.
+/// * At most one exclusive hold of a name is valid, as long as no operator deletes keys or revokes leases.
+/// * A hold is invalid before the store can give the lock to another process, although tasks or the store hang, also after a suspend.
 /// * Tokens of one name only grow.
-/// * First come, first served; whoever waits on one session excludes the others on it too.
+/// * First come, first served; the callers of one session exclude each other too.
 /// * An uncontended lock costs one request and its release another, once the session has a lease. A hold that lasts for 100 ms costs one more
 ///   in the background: its queue key then contains when the lock was acquired ([`Holder::record`]).
 ///
 /// # Not guaranteed
 ///
 /// * Mutual exclusion of effects: use the token.
-/// * That a lock broken by hand is foreseen: it is seen within a round trip, at most 100 ms after it was taken.
+/// * That a holder foresees that an operator breaks its lock: it notices within a round trip, for a hold of 100 ms or more.
 ///
 /// # Cancellation
 ///
-/// Dropping the future of an acquire, or a guard, leaves the line in the background.
+/// Dropping the future of a request, or a guard, deletes the queue key in the background.
 #[derive(Clone)]
 pub struct Locks {
     queues: QueueDriver,
@@ -79,7 +81,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// The locks of a namespace. Asks nothing of the store yet.
+    /// The locks of a namespace. Sends nothing yet.
     pub fn new(session: &Session, namespace: &Namespace) -> Locks {
         Locks {
             queues: QueueDriver::open(session, &Layout::new(namespace), QueueKind::Lock),
@@ -91,52 +93,108 @@ impl Locks {
 
     /// The identity that is stored with each holder and waiter; [`identity::current`] otherwise.
     #[must_use]
-    pub fn identity(mut self, identity: Identity) -> Locks {
-        self.holder = Arc::new(identity.into());
+    pub fn identity(mut self, identity: impl IntoIdentity) -> Locks {
+        self.holder = Arc::new(identity.into_identity().into());
         self
     }
 
-    /// A lock that one holds. Nothing happens before the result is awaited.
-    pub fn lock(&self, name: impl AsRef<str>) -> Acquire {
-        self.acquire(name.as_ref(), LockMode::Exclusive)
+    /// A lock that one process holds. Nothing is sent before the result is awaited.
+    pub fn lock(&self, name: impl IntoId<LockName>) -> LockRequest {
+        self.request(name.into_id(), LockMode::Exclusive)
     }
 
-    /// A lock that many hold together, but not beside one who holds it alone with [`Locks::lock`].
-    pub fn shared(&self, name: impl AsRef<str>) -> Acquire {
-        self.acquire(name.as_ref(), LockMode::Shared)
+    /// A lock that many readers or one writer hold. Its writers exclude the holders of [`Locks::lock`] as well.
+    pub fn rw_lock(&self, name: impl IntoId<LockName>) -> RwLock {
+        RwLock { locks: self.clone(), name: name.into_id() }
     }
 
-    /// One of a number of permits. All who use the name must say the same number.
-    pub fn permit(&self, name: impl AsRef<str>, of: NonZeroU32) -> Acquire {
-        self.acquire(name.as_ref(), LockMode::Permit { of })
+    /// A number of permits. All callers of the name must use the same number.
+    pub fn semaphore(&self, name: impl IntoId<LockName>, permits: u32) -> Semaphore {
+        Semaphore { locks: self.clone(), name: name.into_id(), permits }
     }
 
-    /// A point that a number of parties pass together. All who use the name must say the same number; nothing happens before the
-    /// result is awaited.
-    pub fn barrier(&self, name: impl AsRef<str>, parties: NonZeroU32) -> Barrier {
-        self.barrier_of(LockName::parse(name.as_ref()), parties)
+    /// A point that a number of parties pass together. All callers of the name must use the same number.
+    pub fn barrier(&self, name: impl IntoId<LockName>, parties: u32) -> Barrier {
+        Barrier::new(self, name.into_id(), parties)
     }
 
-    /// A barrier whose name was checked before; a wrong one is reported when it is awaited.
-    pub(crate) fn barrier_of(&self, name: Result<LockName, InvalidName>, parties: NonZeroU32) -> Barrier {
-        let queue = name.map(|name| self.queue(&name));
-        let holder = HolderRecord { mode: LockMode::Permit { of: parties }, ..(*self.holder).clone() };
-        Barrier::new(self.queues.clone(), self.store.clone(), holder, queue, parties)
+    fn request(&self, name: Result<LockName, InvalidName>, mode: LockMode) -> LockRequest {
+        LockRequest::new(self, name, mode)
     }
 
-    /// A request for a name that was checked before; a wrong one is reported when it is awaited.
-    pub(crate) fn request(&self, name: Result<LockName, InvalidName>, mode: LockMode) -> Acquire {
-        let queue = name.map(|name| self.queue(&name));
-        Acquire::new(self.queues.clone(), (self.holder.clone(), mode), queue)
-    }
-
-    /// What the queue of a lock is called in messages, and its prefix.
+    /// The name of a lock's queue in messages, and its prefix.
     fn queue(&self, name: &LockName) -> (Subject, Bytes) {
         let subject = Subject { kind: "lock", name: name.shared_str() };
         (subject, self.layout.waiters(name).first().clone())
     }
+}
 
-    fn acquire(&self, name: &str, mode: LockMode) -> Acquire {
-        self.request(LockName::parse(name), mode)
+/// A lock that many readers or one writer hold. Cheap to clone.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let config = tenure.rw_lock("config");
+/// let (one, two) = (config.read().await?, config.read().await?);
+/// assert!(config.write().try_now().await.is_err());
+/// one.release().await?;
+/// two.release().await?;
+/// config.write().await?.release().await?;
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RwLock {
+    locks: Locks,
+    name: Result<LockName, InvalidName>,
+}
+
+impl RwLock {
+    /// A hold that other readers may have at the same time.
+    pub fn read(&self) -> LockRequest {
+        self.locks.request(self.name.clone(), LockMode::Shared)
+    }
+
+    /// A hold that excludes readers and other writers.
+    pub fn write(&self) -> LockRequest {
+        self.locks.request(self.name.clone(), LockMode::Exclusive)
+    }
+}
+
+/// A number of permits. Cheap to clone.
+///
+/// ```
+/// use tenure::{LockError, Tenure};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let exports = tenure.semaphore("exports", 2);
+/// let (one, two) = (exports.acquire().await?, exports.acquire().await?);
+/// assert!(matches!(exports.acquire().try_now().await, Err(LockError::Held { .. })));
+/// one.release().await?;
+/// two.release().await?;
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Semaphore {
+    locks: Locks,
+    name: Result<LockName, InvalidName>,
+    permits: u32,
+}
+
+impl Semaphore {
+    /// One of the permits. Zero permits are reported as [`LockError::InvalidPermits`] when it is awaited.
+    pub fn acquire(&self) -> LockRequest {
+        match NonZeroU32::new(self.permits) {
+            Some(of) => self.locks.request(self.name.clone(), LockMode::Permit { of }),
+            None => LockRequest::invalid(&self.locks, LockError::InvalidPermits),
+        }
     }
 }

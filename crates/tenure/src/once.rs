@@ -10,7 +10,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backoff::Retry;
+use tenure_core::backoff::Backoff;
 use tenure_core::id::{InvalidName, LockName, Namespace};
 use thiserror::Error;
 use tracing::{debug, warn};
@@ -24,7 +24,7 @@ use crate::session::Session;
 use crate::store::StoreError;
 
 pub use gate::{LastRun, RunGate, RunGateError, list};
-pub use tenure_core::once::{AHEAD_MAX, Begun, Decision, EVERY_MIN, lock_of};
+pub use tenure_core::once::{AHEAD_MAX, Begun, EVERY_MIN, OnceDecision, lock_of};
 pub use tenure_core::record::OnceRecord;
 
 /// How long the store may take to record how a run ended. The work is done and the record of its begin counts, so only a later
@@ -245,13 +245,13 @@ impl Once {
         mut work: impl FnMut(Arc<Guard>) -> Work,
     ) -> Result<(), OnceError<E>> {
         let gate = self.gate()?.clone();
-        let mut attempts = Attempts::new(&self.clock, Retry::DEFAULT);
+        let mut attempts = Attempts::new(&self.clock, Backoff::DEFAULT);
         loop {
             let period = gate.rule().period(wall_time());
             match self.attempt(LockWait::Period, &mut work).await {
                 Ok(run) => {
                     debug!(name = %gate.name(), ran = matches!(run, Run::Ran(())), "period decided");
-                    attempts = Attempts::new(&self.clock, Retry::DEFAULT);
+                    attempts = Attempts::new(&self.clock, Backoff::DEFAULT);
                     self.sleep_through(&gate, period).await;
                 }
                 Err(error) if !error.is_retryable() => return Err(error),
@@ -281,13 +281,13 @@ impl Once {
     ) -> Result<Run<T>, OnceError<E>> {
         let gate = self.gate()?;
         // Most processes come too late, and need no lock to learn that.
-        if let Decision::Done(last) = gate.decide().await? {
+        if let OnceDecision::Done(last) = gate.decide().await? {
             return Ok(Run::Skipped { last: Some(last) });
         }
         let lock = self.locks.lock(gate.lock_name().as_str()).reason(self.reason.clone());
         let lock = match wait {
-            LockWait::None => lock.try_once(),
-            LockWait::Period => lock.wait_up_to(gate.rule().until_next(wall_time())),
+            LockWait::None => lock.try_now(),
+            LockWait::Period => lock.timeout(gate.rule().until_next(wall_time())),
         };
         let guard = match lock.await {
             Ok(guard) => guard,

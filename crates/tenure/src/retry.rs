@@ -3,23 +3,23 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tenure_core::backoff::{Backoff, Retry};
-use tenure_core::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use tenure_core::backoff::{Backoff, BackoffState};
+use tenure_core::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use tracing::debug;
 
 use crate::clock::Clock;
-use crate::dice;
+use crate::rng;
 use crate::store::Store;
 
 /// Counts the failures of one operation and waits between its attempts.
 pub(crate) struct Attempts {
     clock: Arc<dyn Clock>,
-    backoff: Backoff,
+    backoff: BackoffState,
 }
 
 impl Attempts {
-    pub(crate) fn new(clock: &Arc<dyn Clock>, retry: Retry) -> Attempts {
-        Attempts { clock: clock.clone(), backoff: Backoff::new(retry) }
+    pub(crate) fn new(clock: &Arc<dyn Clock>, retry: Backoff) -> Attempts {
+        Attempts { clock: clock.clone(), backoff: BackoffState::new(retry) }
     }
 
     /// An attempt succeeded. Enough time without a failure makes the next one the first again.
@@ -34,7 +34,7 @@ impl Attempts {
     /// The failure counts.
     pub(crate) async fn wait(&mut self, operation: &'static str, error: &(dyn fmt::Display + Sync)) {
         let now = self.clock.now();
-        let wait = self.backoff.after_failure(now, dice::throw(), None);
+        let wait = self.backoff.after_failure(now, rng::jitter(), None);
         debug!(operation, %error, attempt = self.backoff.failures(), retry_in = ?wait, "store request failed");
         self.clock.sleep_until(now + wait).await;
     }
@@ -51,16 +51,16 @@ pub(crate) async fn run<E: Exchange>(
     clock: &Arc<dyn Clock>,
     exchange: &mut E,
 ) -> E::Output {
-    let mut attempts = Attempts::new(clock, Retry::REQUEST);
+    let mut attempts = Attempts::new(clock, Backoff::REQUEST);
     loop {
         let reply = match exchange.request() {
             StoreRequest::Get(get) => store.get(get).await.map(StoreReply::Page),
             StoreRequest::Txn(txn) => store.txn(txn).await.map(StoreReply::Txn),
         };
         match exchange.handle(reply) {
-            Step::Send => {}
-            Step::Retry(error) => attempts.wait(operation, &error).await,
-            Step::Done(output) => return output,
+            ExchangeStep::Send => {}
+            ExchangeStep::Retry(error) => attempts.wait(operation, &error).await,
+            ExchangeStep::Done(output) => return output,
         }
     }
 }

@@ -1,50 +1,48 @@
-//! The service registry: which instances of a service there are, and which of them to ask.
+//! The service registry: the instances of a service, and picking one of them.
 
-mod pick;
+mod picker;
 mod register;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use tenure_core::id::{InstanceId, Namespace, ServiceName};
+use tenure_core::id::{InstanceId, InvalidName, Namespace, ServiceName};
 use tenure_core::layout::Layout;
-use tenure_core::record::InstanceValue;
 
 use crate::clock::{BootClock, Clock};
-use crate::roster::{self, Follower, Member, NamedInstances, News, Snapshot, View};
+use crate::error::Error;
+use crate::id::IntoId;
+use crate::presence::{
+    self, InstancePresence, Presence, PresenceEvent, PresenceSnapshot, PresenceView, PresenceWatch,
+};
 use crate::session::Session;
 use crate::store::{Store, StoreError};
 
-pub use crate::exclusive_key::{
-    LeaveError, RegistrationStatus as Standing, ReplacedBy as Successor, UpdateError,
-};
-pub use pick::Picker;
-pub use register::{InstanceError, InstanceRegistration, NewInstance, OtherInstance, RegisterInstance};
+pub use picker::Picker;
+pub use register::RegisterInstance;
+pub use tenure_core::record::{InstanceRecord, InstanceValue};
 
 /// An instance of a service.
-pub type Instance = Member<InstanceId, InstanceValue>;
+pub type Instance = Presence<InstanceId, InstanceValue>;
 
 /// All instances of a service, at one revision.
-pub type InstanceList = Snapshot<InstanceId, InstanceValue>;
+pub type InstanceSnapshot = PresenceSnapshot<InstanceId, InstanceValue>;
 
-/// What happens among the instances of a service; see [`News`].
-pub type InstanceEvent = News<InstanceId, InstanceValue>;
+/// A change of the instances of a service; see [`PresenceEvent`].
+pub type InstanceEvent = PresenceEvent<InstanceId, InstanceValue>;
 
-/// A stream of [`InstanceEvent`]s; see [`Follower`].
-pub type InstanceWatch = Follower<NamedInstances>;
+/// A stream of [`InstanceEvent`]s; see [`PresenceWatch`].
+pub type InstanceWatch = PresenceWatch<InstancePresence>;
 
-/// The instances of a service as last known, for many tasks to look at; see [`View`].
-pub type InstanceView = View<NamedInstances>;
+/// A local copy of the instances of a service that one watch keeps current; see [`PresenceView`].
+pub type InstanceView = PresenceView<InstancePresence>;
 
-/// The services of a namespace. Cheap to clone. Whoever only looks needs no session.
+/// The services of a namespace. Cheap to clone. Reading needs no session.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
-/// use tenure::{InstanceId, Namespace, ServiceName};
-/// use tenure::service::{NewInstance, Picker, Services};
-/// use tenure::session::Session;
-/// use tenure::store::Store;
+/// use tenure::Tenure;
 ///
 /// #[derive(Serialize, Deserialize, PartialEq, Debug)]
 /// struct Zone {
@@ -53,49 +51,42 @@ pub type InstanceView = View<NamedInstances>;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let store = Store::memory();
-/// let services = Services::new(store.clone(), &Namespace::parse("shop")?);
-/// let session = Session::open(store)?;
+/// let tenure = Tenure::connect("memory:").await?;
+/// let web = tenure.service("web");
+/// let registration = web.register("a", "10.0.0.7:80").metadata(&Zone { zone: "eu".into() })?.await?;
 ///
-/// let web = ServiceName::parse("web")?;
-/// let instance = NewInstance::new(InstanceId::parse("a")?)
-///     .address("10.0.0.7:80")
-///     .metadata(&Zone { zone: "eu".into() })?;
-/// let registration = services.register(&session, &web, instance).await?;
+/// let picker = web.picker().await?;
+/// let instance = picker.for_key("customer-4711").expect("one instance is registered");
+/// assert_eq!(instance.record.address(), Some("10.0.0.7:80"));
+/// assert_eq!(instance.record.metadata::<Zone>()?.zone, "eu");
 ///
-/// let mut view = services.view(&web);
-/// view.ready().await?;
-/// let picker = Picker::new(view);
-/// let meant = picker.for_key("customer-4711").expect("somebody is there");
-/// assert_eq!(meant.record.address(), Some("10.0.0.7:80"));
-/// assert_eq!(meant.record.metadata::<Zone>()?.zone, "eu");
-///
-/// registration.leave().await?;
+/// registration.unregister().await?;
+/// # tenure.close().await?;
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// An instance is the key `registry/services/<name>/<instance>`, in which `/` and `%` inside a name or an id are escaped: the service `a` never
-/// shows an instance of `a/b`. Its value is a record with an address and metadata. Whatever else somebody puts there, such as
-/// `tenure register web/a=10.0.0.1:80`, is an instance too, and its whole value is its address.
+/// shows an instance of `a/b`. Its value is a record with an address and metadata. Another value, such as that of
+/// `tenure register web/a=10.0.0.1:80`, is an instance too, with the whole value as its address.
 ///
 /// # Guarantees
 ///
 /// * An instance is registered exactly while its key is in the store, under the lease of its session.
 /// * Two live instances never have one id: the second is refused with the address and the token of the first.
-/// * The last picture known stays when the store cannot be reached; [`View::age`] says how old it is.
+/// * The last known snapshot stays when the store cannot be reached; [`PresenceView::age`] returns its age.
 ///
 /// # Not guaranteed
 ///
-/// That an instance answers: whoever picked one must be ready to pick another.
+/// That an instance replies: a client must be ready to pick another one.
 ///
 /// # Cancellation
 ///
-/// Dropping the future of [`Services::register`] withdraws the instance. Other futures leave nothing behind.
+/// Dropping the future of [`Service::register`] withdraws the instance. Other futures leave nothing behind.
 ///
 /// # Errors
 ///
-/// Looking fails as a read of the store fails. [`InstanceError`] says why an instance was not registered.
+/// Those of a read. [`RegisterError`](crate::RegisterError) explains why an instance was not registered.
 #[derive(Clone)]
 pub struct Services {
     store: Store,
@@ -109,56 +100,117 @@ impl Services {
         Services { store, layout: Layout::new(namespace), clock: Arc::new(BootClock) }
     }
 
-    /// Tells the time by another clock than the machine's boot clock.
+    /// The clock that the age of views is counted on; the boot clock of the machine otherwise.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Services {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Registers an instance of a service, through a session on the same store. `.within()` and `.wait_up_to()` change how long that may take.
-    pub fn register(&self, session: &Session, name: &ServiceName, instance: NewInstance) -> RegisterInstance {
-        RegisterInstance::new(
-            self.store.clone(),
-            self.layout.clone(),
-            session.clone(),
-            name.clone(),
-            instance,
-        )
+    /// One service, with instances that are registered through a session on the same store. A wrong name is reported by its requests.
+    pub fn service(&self, session: &Session, name: impl IntoId<ServiceName>) -> Service {
+        Service { services: self.clone(), session: session.clone(), name: name.into_id() }
     }
 
-    /// All instances of a service, by one linearizable listing at one revision. Nobody is an answer too.
-    pub async fn instances(&self, name: &ServiceName) -> Result<InstanceList, StoreError> {
-        roster::list(&self.store, self.layout.service(name), self.named(name)).await
+    /// All instances of a service, by one linearizable listing at one revision. It may be empty.
+    pub async fn instances(&self, name: &ServiceName) -> Result<InstanceSnapshot, StoreError> {
+        presence::list(&self.store, self.layout.service(name), self.named(name)).await
     }
 
     /// The instances of all services, by one linearizable listing at one revision.
-    pub async fn everything(&self) -> Result<Snapshot<(ServiceName, InstanceId), InstanceValue>, StoreError> {
-        roster::list(&self.store, self.layout.services(), roster::Instances(self.layout.clone())).await
+    pub async fn all_instances(
+        &self,
+    ) -> Result<PresenceSnapshot<(ServiceName, InstanceId), InstanceValue>, StoreError> {
+        presence::list(
+            &self.store,
+            self.layout.services(),
+            presence::AllInstancePresence(self.layout.clone()),
+        )
+        .await
     }
 
     /// The services that have an instance, and how many each has.
-    pub async fn names(&self) -> Result<BTreeMap<ServiceName, usize>, StoreError> {
+    pub async fn list(&self) -> Result<BTreeMap<ServiceName, usize>, StoreError> {
         let mut names = BTreeMap::new();
-        for instance in self.everything().await?.members() {
+        for instance in self.all_instances().await?.members() {
             *names.entry(instance.id.0.clone()).or_default() += 1;
         }
         Ok(names)
     }
 
-    /// Everything that happens among the instances of a service: the whole picture, then every difference.
+    /// All instances of a service, then every change.
     pub fn watch(&self, name: &ServiceName) -> InstanceWatch {
-        Follower::open(self.store.clone(), self.layout.service(name), self.named(name), self.clock.clone())
-            .expect("the layout's own prefix ends in a slash")
+        PresenceWatch::open(
+            self.store.clone(),
+            self.layout.service(name),
+            self.named(name),
+            self.clock.clone(),
+        )
+        .expect("the layout's own prefix ends in a slash")
     }
 
-    /// A picture of a service that many tasks can look at while one watch keeps it up to date. Must be called inside a tokio runtime.
+    /// A local copy of a service that one watch keeps current. Must be called inside a tokio runtime.
     pub fn view(&self, name: &ServiceName) -> InstanceView {
-        View::new(self.watch(name))
+        PresenceView::new(self.watch(name))
     }
 
-    fn named(&self, name: &ServiceName) -> NamedInstances {
-        NamedInstances { layout: self.layout.clone(), name: name.clone() }
+    fn named(&self, name: &ServiceName) -> InstancePresence {
+        InstancePresence { layout: self.layout.clone(), name: name.clone() }
+    }
+}
+
+/// One service. Cheap to clone.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let web = tenure.service("web");
+/// let registration = web.register("web-1", "10.0.0.7:80").await?;
+/// let picker = web.picker().await?;
+/// assert_eq!(picker.for_key("customer-4711").unwrap().record.address(), Some("10.0.0.7:80"));
+/// # drop(registration);
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Service {
+    services: Services,
+    session: Session,
+    name: Result<ServiceName, InvalidName>,
+}
+
+impl Service {
+    /// An instance that is about to be registered.
+    pub fn register(&self, id: impl IntoId<InstanceId>, address: impl Into<String>) -> RegisterInstance {
+        RegisterInstance::new(self, id.into_id(), address.into())
+    }
+
+    /// All instances, at one revision.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] or [`Error::Store`].
+    pub async fn instances(&self) -> Result<InstanceSnapshot, Error> {
+        Ok(self.services.instances(self.name()?).await?)
+    }
+
+    /// Picks instances from a local copy that one watch keeps current. Waits for the first snapshot.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidName`] or [`Error::Store`].
+    pub async fn picker(&self) -> Result<Picker, Error> {
+        let mut view = self.services.view(self.name()?);
+        view.ready().await?;
+        Ok(Picker::new(view))
+    }
+
+    fn name(&self) -> Result<&ServiceName, InvalidName> {
+        self.name.as_ref().map_err(Clone::clone)
     }
 }
 

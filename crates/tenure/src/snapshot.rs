@@ -11,7 +11,7 @@ use tenure_core::layout::Layout;
 use crate::store::{Get, KeyValue, Revision, Selection, Store, StoreError};
 
 pub use tenure_core::cluster::{
-    Candidate, ClusterSnapshot, ElectionSnapshot, Holder, Leader, LockSnapshot, Part,
+    Candidate, ClusterPart, ClusterSnapshot, ElectionSnapshot, Holder, Leader, LockSnapshot,
 };
 
 /// How often a snapshot begins again because the store has compacted its revision meanwhile. A store that compacts faster than it can be read
@@ -24,7 +24,7 @@ const TRIES_MAX: usize = 3;
 /// use tenure::Namespace;
 /// use tenure::lock::Locks;
 /// use tenure::session::Session;
-/// use tenure::snapshot::{Part, SnapshotRequest};
+/// use tenure::snapshot::{ClusterPart, SnapshotRequest};
 /// use tenure::store::Store;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -33,7 +33,7 @@ const TRIES_MAX: usize = 3;
 /// let locks = Locks::new(&Session::open(store.clone())?, &namespace);
 /// let guard = locks.lock("deploy").await?;
 ///
-/// let snapshot = SnapshotRequest::new(&store, &namespace).parts([Part::Locks, Part::Elections]).await?;
+/// let snapshot = SnapshotRequest::new(&store, &namespace).parts([ClusterPart::Locks, ClusterPart::Elections]).await?;
 /// assert_eq!(snapshot.locks[0].holders[0].token, guard.token());
 /// assert!(snapshot.elections.is_empty());
 /// # Ok(())
@@ -65,7 +65,7 @@ const TRIES_MAX: usize = 3;
 pub struct SnapshotRequest {
     store: Store,
     layout: Layout,
-    parts: BTreeSet<Part>,
+    parts: BTreeSet<ClusterPart>,
     at: Option<Revision>,
 }
 
@@ -75,13 +75,13 @@ impl SnapshotRequest {
         SnapshotRequest {
             store: store.clone(),
             layout: Layout::new(namespace),
-            parts: Part::ALL.into(),
+            parts: ClusterPart::ALL.into(),
             at: None,
         }
     }
 
     /// Only these parts.
-    pub fn parts(mut self, parts: impl IntoIterator<Item = Part>) -> SnapshotRequest {
+    pub fn parts(mut self, parts: impl IntoIterator<Item = ClusterPart>) -> SnapshotRequest {
         self.parts = parts.into_iter().collect();
         self
     }
@@ -113,11 +113,11 @@ impl SnapshotRequest {
         for select in parts.iter().flat_map(|part| part.reads(&self.layout)) {
             fold.handle(self.list(select, revision).await?);
         }
-        if parts.contains(&Part::States) {
+        if parts.contains(&ClusterPart::States) {
             let keys = fold.state_keys();
             fold.handle(self.store.get_each(&keys, revision).await?);
         }
-        if parts.contains(&Part::Owners) && !parts.contains(&Part::Tasks) {
+        if parts.contains(&ClusterPart::Owners) && !parts.contains(&ClusterPart::Tasks) {
             let keys = Get::new(self.layout.tasks()).at(revision).keys_only();
             let owners = fold.handle_task_keys(self.store.list_all(keys).await?.pairs);
             fold.handle(self.store.get_each(&owners, revision).await?);

@@ -3,7 +3,7 @@
 //! An [`Engine`] is what implementors write; a [`Store`] is the cheap, clonable handle that everyone else uses, whatever
 //! the engine behind it. What the verbs promise is written at each of them, and checked case by case by the conformance suite.
 
-mod dynamic;
+mod dyn_engine;
 mod handle;
 mod open;
 pub(crate) mod page;
@@ -25,7 +25,8 @@ use futures_core::Stream;
 
 pub use tenure_core::change::{Change, PreviousValues, WatchError, WatchItem, WatchStart};
 pub use tenure_core::error::{
-    Access, Cause, Denied, Invalid, KeyRange, MissingGrant, Replaced, StoreError, TlsFailure, Unusable,
+    AccessKind, Cause, Denied, InvalidRequest, KeyRange, MissingGrant, StoreError, StoreReplaced, TlsFailure,
+    UnusableStore,
 };
 pub use tenure_core::kv::{Get, KeyValue, Page, Selection, SortOrder, ValueMode};
 pub use tenure_core::lease::{Grant, LeaseId, LeaseView, Renewal};

@@ -5,4 +5,4 @@ pub(crate) mod handler;
 
 pub use context::{CheckpointError, StopReason, Stopped, Task, TaskContext};
 pub use handler::{FromProps, Handler, InvalidTaskProps, Outcome, RawProps, TaskError};
-pub use tenure_core::task::retry::{Decision as RetryDecision, ErrorPolicy, ErrorRate};
+pub use tenure_core::task::retry::{ErrorPolicy, ErrorRate, RetryDecision};

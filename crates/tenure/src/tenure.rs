@@ -1,11 +1,8 @@
-//! The front door: one handle that gives locks, elections, members, services and tasks of a namespace.
+//! The entry point: one handle on the locks, elections, members, services and tasks of a namespace.
 //!
-//! Everything here is thin: the requests check names and pass them on to the modules that do the work.
+//! Everything here is thin: it checks names and passes them to the modules that do the work.
 
 mod builder;
-mod election;
-mod lock;
-mod members;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,28 +13,24 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::id::{ElectionName, InvalidName, LockName, Namespace, NodeId, RegistryKey, ServiceName};
-use tenure_core::layout::Layout;
+use tenure_core::layout::{Key, Layout};
 
 use crate::client::{Client, NewTask, SubmitError, Submitted};
-use crate::election::Elections;
+use crate::election::{Election, Elections, LocalTerms};
 use crate::error::{CloseError, ConnectError};
 use crate::events::Events;
 use crate::id::IntoId;
 use crate::identity::{self, Identity};
-use crate::lock::Locks;
-use crate::membership::Cluster;
+use crate::lock::{Barrier, LockRequest, Locks, RwLock, Semaphore};
+use crate::member::{self, Join, Members};
 use crate::once::Once;
-use crate::service::Services;
-use crate::session::{Health, Session};
+use crate::service::{Service, Services};
+use crate::session::{Health, Register, Session};
 use crate::snapshot::SnapshotRequest;
 use crate::store::Store;
 use crate::worker::WorkerBuilder;
-use election::Terms;
 
 pub use builder::{Source, TenureBuilder};
-pub use election::{Campaign, Election};
-pub use lock::{Barrier, BarrierWait, LockRequest, RwLock, Semaphore};
-pub use members::{Join, Members, Register, RegisterInstance, Service};
 
 /// What every request of the front door is when it is awaited.
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -95,18 +88,17 @@ pub(crate) use request;
 /// Dropping the future of a request withdraws it in the background. Dropping the last handle closes the session in the background.
 #[derive(Clone)]
 pub struct Tenure {
-    shared: Arc<Shared>,
+    shared: Arc<TenureShared>,
     scope: Arc<Scope>,
 }
 
 /// What all handles share.
-struct Shared {
+struct TenureShared {
     session: Session,
     identity: Identity,
-    ttl: Duration,
     /// Whether `close` closes the store: a store that was given open may have other users.
     owns_store: bool,
-    terms: Terms,
+    terms: LocalTerms,
     /// One for each namespace in use, so that handles of one namespace share their drivers.
     scopes: Mutex<BTreeMap<Namespace, Weak<Scope>>>,
 }
@@ -125,7 +117,7 @@ impl Tenure {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] says why it is not connected. It never contains a password.
+    /// [`ConnectError`] explains why it is not connected. It never contains a password.
     ///
     /// # Cancellation
     ///
@@ -139,10 +131,9 @@ impl Tenure {
         TenureBuilder::default()
     }
 
-    fn new(session: Session, namespace: Namespace, shared: (Identity, Duration), owns_store: bool) -> Tenure {
-        let (identity, ttl) = shared;
+    fn new(session: Session, namespace: Namespace, identity: Identity, owns_store: bool) -> Tenure {
         let scopes = Mutex::default();
-        let shared = Shared { session, identity, ttl, owns_store, terms: Terms::default(), scopes };
+        let shared = TenureShared { session, identity, owns_store, terms: LocalTerms::default(), scopes };
         let shared = Arc::new(shared);
         let scope = shared.scope(namespace);
         Tenure { shared, scope }
@@ -154,8 +145,7 @@ impl Tenure {
     ///
     /// [`InvalidName`](crate::InvalidName) if no namespace has such a name.
     pub fn on_session(session: &Session, namespace: impl IntoId<Namespace>) -> Result<Tenure, InvalidName> {
-        let owned = (identity::current(), session.ttl());
-        Ok(Tenure::new(session.clone(), namespace.into_id()?, owned, false))
+        Ok(Tenure::new(session.clone(), namespace.into_id()?, identity::current(), false))
     }
 
     /// A handle on another namespace, on the same session.
@@ -195,25 +185,25 @@ impl Tenure {
 
     /// A lock that one process holds. Nothing is sent before the result is awaited.
     pub fn lock(&self, name: impl IntoId<LockName>) -> LockRequest {
-        LockRequest::exclusive(&self.scope.locks, name.into_id())
+        self.scope.locks.lock(name)
     }
 
     /// A lock that many readers or one writer hold.
     pub fn rw_lock(&self, name: impl IntoId<LockName>) -> RwLock {
-        RwLock::new(&self.scope.locks, name.into_id())
+        self.scope.locks.rw_lock(name)
     }
 
     /// A number of permits. All callers of the name must use the same number.
     pub fn semaphore(&self, name: impl IntoId<LockName>, permits: u32) -> Semaphore {
-        Semaphore::new(&self.scope.locks, name.into_id(), permits)
+        self.scope.locks.semaphore(name, permits)
     }
 
     /// A point that a number of parties pass together. All callers of the name must use the same number.
     pub fn barrier(&self, name: impl IntoId<LockName>, parties: u32) -> Barrier {
-        Barrier::new(&self.scope.locks, name.into_id(), parties)
+        self.scope.locks.barrier(name, parties)
     }
 
-    /// All locks of the namespace: who holds what, who waits, and breaking a hold.
+    /// All locks of the namespace: their holders and waiters, and breaking a hold.
     pub fn locks(&self) -> Locks {
         self.scope.locks.clone()
     }
@@ -227,7 +217,7 @@ impl Tenure {
 
     /// One election. A wrong name is reported by its requests.
     pub fn election(&self, name: impl IntoId<ElectionName>) -> Election {
-        Election::new(&self.scope.elections, &self.scope.namespace, name.into_id(), &self.shared.terms)
+        self.scope.elections.election(name)
     }
 
     /// All elections of the namespace.
@@ -237,22 +227,24 @@ impl Tenure {
 
     /// Registers a key of the namespace, `registry/KEY`, for as long as the session lives.
     pub fn register(&self, key: impl IntoId<RegistryKey>, value: impl Into<Bytes>) -> Register {
-        Register::new(&self.shared.session, &self.scope.layout, key.into_id(), value.into())
+        let key = key.into_id().map(|key| self.scope.layout.encode(&Key::Registration(key)));
+        self.shared.session.register(key, value.into())
     }
 
     /// Joins the members of the namespace under this id.
     pub fn join(&self, node: impl IntoId<NodeId>) -> Join {
-        Join::new(self.cluster(), &self.shared, node.into_id())
+        self.members().join(&self.shared.session, node)
     }
 
     /// The members of the namespace.
     pub fn members(&self) -> Members {
-        Members::new(self.cluster())
+        let members = Members::new(self.store().clone(), &self.scope.namespace);
+        members.clock(self.shared.session.clock().clone())
     }
 
     /// One service: its instances, and registering one.
     pub fn service(&self, name: impl IntoId<ServiceName>) -> Service {
-        Service::new(self.services(), &self.shared, name.into_id())
+        self.services().service(&self.shared.session, name)
     }
 
     /// All services of the namespace.
@@ -313,22 +305,17 @@ impl Tenure {
         if self.shared.owns_store {
             self.store().close().await;
         }
-        Ok(closed?)
+        closed
     }
 
     /// How long another process with the same id is waited for.
     pub(crate) fn owner_wait(&self) -> Duration {
-        members::owner_wait(&self.shared)
+        member::owner_wait(&self.shared.session)
     }
 
     /// The keys of the namespace.
     pub(crate) fn layout(&self) -> &Layout {
         &self.scope.layout
-    }
-
-    fn cluster(&self) -> Cluster {
-        let cluster = Cluster::new(self.store().clone(), &self.scope.namespace);
-        cluster.clock(self.shared.session.clock().clone())
     }
 }
 
@@ -338,7 +325,7 @@ impl fmt::Debug for Tenure {
     }
 }
 
-impl Shared {
+impl TenureShared {
     /// The drivers of a namespace: those in use, or new ones.
     fn scope(&self, namespace: Namespace) -> Arc<Scope> {
         let mut scopes = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -346,14 +333,15 @@ impl Shared {
             return scope;
         }
         scopes.retain(|_, scope| scope.strong_count() > 0);
-        let scope = Arc::new(Scope::open(&self.session, &self.identity, namespace.clone()));
+        let scope = Arc::new(Scope::open(self, namespace.clone()));
         scopes.insert(namespace, Arc::downgrade(&scope));
         scope
     }
 }
 
 impl Scope {
-    fn open(session: &Session, identity: &Identity, namespace: Namespace) -> Scope {
+    fn open(shared: &TenureShared, namespace: Namespace) -> Scope {
+        let TenureShared { session, identity, terms, .. } = shared;
         let client = Client::new(session.store().clone(), &namespace)
             .clock(session.clock().clone())
             .identity(identity.clone());
@@ -365,7 +353,7 @@ impl Scope {
         Scope {
             layout: Layout::new(&namespace),
             locks: Locks::new(session, &namespace).identity(identity.clone()),
-            elections: Elections::new(session, &namespace).identity(identity.clone()),
+            elections: Elections::new(session, &namespace).identity(identity.clone()).terms(terms),
             client,
             namespace,
         }

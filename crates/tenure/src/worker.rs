@@ -26,7 +26,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::clock::Clock;
-use crate::news;
+use crate::ordered_watch;
 use crate::tenure::request;
 use driver::Wish;
 
@@ -35,7 +35,7 @@ pub use measure::describe_metrics;
 pub use memory::memory;
 pub use status::{ShutdownError, WorkerEnd, WorkerStatus};
 pub use tenure_core::balance;
-pub use tenure_core::worker::{Keep, Notice as WorkerEvent, ReleaseReason, WorkerStats};
+pub use tenure_core::worker::{Keep, ReleaseReason, WorkerEvent, WorkerStats};
 
 /// How much longer than the grace of its handlers a shutdown may take: for the store to confirm what was written and released.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(5);
@@ -88,8 +88,8 @@ struct WorkerShared {
     wish: mpsc::UnboundedSender<Wish>,
     events: broadcast::Sender<WorkerEvent>,
     status: watch::Receiver<WorkerStatus>,
-    stats: news::Receiver<WorkerStats>,
-    end: news::Receiver<Option<WorkerEnd>>,
+    stats: ordered_watch::OrderedReceiver<WorkerStats>,
+    end: ordered_watch::OrderedReceiver<Option<WorkerEnd>>,
 }
 
 impl Drop for WorkerShared {

@@ -1,7 +1,7 @@
 //! The list of mutants: the part of TOML that it needs, read with std alone.
 //!
-//! `[[mutant]]` begins an entry; `key = "text"` with the escapes of TOML's basic strings, or `key = '''text'''` over several lines, as it
-//! stands; `#` begins a comment line.
+//! `[[mutant]]` begins an entry; `key = "text"` with the escapes of TOML's basic strings, or `key = '''text'''` over several lines, without
+//! escapes; `#` begins a comment line.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ pub(crate) struct Mutant {
     pub(crate) id: String,
     /// The file, below the workspace's folder.
     pub(crate) file: String,
-    /// What stands there, exactly once.
+    /// The text to replace, which must occur exactly once.
     pub(crate) find: String,
-    /// What stands there instead.
+    /// The text that replaces it.
     pub(crate) replace: String,
     /// Which tests must fail, as a filter of nextest.
     pub(crate) tests: String,
@@ -73,7 +73,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Mutant>, String> {
         };
         let fields = fields.as_mut().ok_or_else(|| at("a key before the first [[mutant]]"))?;
         if fields.insert(key.to_owned(), value).is_some() {
-            return Err(at(&format!("{key} stands there twice")));
+            return Err(at(&format!("{key} is given twice")));
         }
     }
     mutants.extend(fields.map(mutant).transpose()?);
@@ -85,7 +85,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Mutant>, String> {
     Ok(mutants)
 }
 
-/// A text between double quotes, or between single ones as it stands.
+/// A text between double quotes with escapes, or between single quotes without.
 fn basic(value: &str) -> Result<String, String> {
     if let Some(inside) = value.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\'')) {
         return Ok(inside.to_owned());

@@ -46,7 +46,7 @@ fn wrong_list_is_refused_with_its_line() {
 }
 
 #[test]
-fn change_needs_exactly_one_place() {
+fn change_must_apply_exactly_once() {
     let mutant = &parse(ONE).unwrap()[0];
     assert_eq!(mutant.apply("if a < b \"x\" {").unwrap(), "if a <= b \"x\" {");
     assert_eq!(mutant.apply("").unwrap_err(), "`find` occurs 0 times, it has to occur once");
@@ -57,9 +57,9 @@ fn change_needs_exactly_one_place() {
 fn only_failed_test_kills() {
     let path = Path::new("log");
     let killed = "   Compiling a\n        FAIL [   0.010s] tenure-core a::b\n";
-    assert_eq!(verdict_of_failure(killed, path), Verdict::Killed);
+    assert_eq!(result_of_failure(killed, path), MutantResult::Killed);
     let empty = "     Summary [   0.000s] 0 tests run: 0 passed\nerror: no tests to run\n";
-    assert!(matches!(verdict_of_failure(empty, path), Verdict::Broken(_)));
+    assert!(matches!(result_of_failure(empty, path), MutantResult::Broken(_)));
 }
 
 #[test]
@@ -71,9 +71,9 @@ fn only_named_packages_are_built() {
 }
 
 #[test]
-fn figure_counts_every_verdict_once() {
+fn figure_counts_every_result_once() {
     let mutants = parse(ONE).unwrap();
-    let verdicts = [(&mutants[0], Verdict::Survived), (&mutants[1], Verdict::Equivalent)];
+    let verdicts = [(&mutants[0], MutantResult::Survived), (&mutants[1], MutantResult::Equivalent)];
     let table = table(&verdicts);
     assert!(table.contains("| M1 | SURVIVED | an edge moves |"), "{table}");
     assert!(table.contains("0 killed and 1 equivalent of 2; 1 survived or broken, 0 not run"), "{table}");

@@ -1,4 +1,4 @@
-//! Ratchets: rules that old code still breaks. `xtask/tidy_baseline.txt` says how often, a file may only have fewer.
+//! Ratchets: rules that old code still breaks. `xtask/tidy_baseline.txt` has the number of breaches per file, which may only shrink.
 //!
 //! A line per file, sorted, so that changes of different files merge. Git keeps the lines of both sides where it cannot merge
 //! (`.gitattributes`), and of two lines about one file the smaller numbers count.
@@ -10,7 +10,7 @@ use super::{Breach, prose, test_names, types};
 
 pub(super) const PATH: &str = "xtask/tidy_baseline.txt";
 
-/// A rule with its name in the file, and how it finds what does not obey.
+/// A rule: its name in the file, and the function that finds its breaches.
 type Ratchet = (&'static str, fn(&Tree) -> Vec<Breach>);
 
 pub(super) const RATCHETS: [Ratchet; 3] =
@@ -19,7 +19,7 @@ pub(super) const RATCHETS: [Ratchet; 3] =
 /// The breaches of each file under each rule, in the order of [`RATCHETS`].
 pub(super) type Counts = BTreeMap<String, [usize; RATCHETS.len()]>;
 
-/// What the tree breaks now, with every breach.
+/// All breaches of the tree, with their counts.
 pub(super) struct Now {
     pub(super) counts: Counts,
     pub(super) breaches: Vec<(usize, Breach)>,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn renamed_file_takes_its_breaches_along_but_no_new_ones() {
+    fn renamed_file_keeps_its_allowance() {
         let allowed = parse("crates/a/src/old.rs tests=2\n");
         let renamed = now(&tree(&[("crates/a/src/new.rs", 2)]));
         assert!(lowered(&renamed, &allowed).unwrap().ends_with("\ncrates/a/src/new.rs tests=2\n"));

@@ -1,11 +1,11 @@
-//! How many lines of protocol code say why: a report, not a rule, because a comment without a reason is worse than none.
+//! The density of inline comments in protocol code: a report, not a rule, because a comment without a reason is worse than none.
 
 use std::collections::BTreeMap;
 
-use super::rust::{Kind, tokens};
+use super::rust::{TokenKind, tokens};
 use super::tree::Tree;
 
-/// Where a reader asks why: the machines, their drivers, and the connection to etcd.
+/// Protocol code: the machines, their drivers, and the connection to etcd.
 const FOLDERS: [&str; 4] = [
     "crates/tenure-core/src/",
     "crates/tenure/src/",
@@ -71,7 +71,7 @@ fn count(text: &str) -> Lines {
     let mut code: Vec<usize> =
         tokens.iter().filter(|token| token.is_code()).map(|token| token.line).collect();
     code.dedup();
-    let comments = tokens.iter().filter(|token| token.kind == Kind::Comment);
+    let comments = tokens.iter().filter(|token| token.kind == TokenKind::Comment);
     Lines { code: code.len(), comments: comments.map(|token| token.text.lines().count()).sum() }
 }
 

@@ -1,4 +1,4 @@
-//! Rules about what people read first.
+//! Rules about the documents at the root and in docs/.
 
 use super::tree::Tree;
 use super::{Breach, Manifest};
@@ -14,10 +14,10 @@ const PRESENT: [&str; 8] = [
     "deny.toml",
 ];
 
-/// An overview that needs more is none.
-const ARCHITECTURE_LINES_MAX: usize = 249;
+/// The limit of lines for ARCHITECTURE.md: a longer overview is no overview.
+const ARCHITECTURE_LINES_MAX: usize = 200;
 
-/// Where somebody's files lie; put together from halves, so that this file obeys its own rule.
+/// Local folders; concatenated from halves, so that this file obeys its own rule.
 const MACHINE_PATHS: [&str; 5] = [
     concat!("/ho", "me/"),
     concat!("/ro", "ot/"),
@@ -26,13 +26,13 @@ const MACHINE_PATHS: [&str; 5] = [
     concat!("/tmp/", "wt"),
 ];
 
-/// What a stranger looks for, and what the licence demands.
+/// The documents that a reader expects, and those that the licence requires.
 pub(super) fn present(tree: &Tree) -> Vec<Breach> {
     let missing = PRESENT.iter().filter(|path| tree.text(path).is_none_or(|text| text.trim().is_empty()));
     missing.map(|path| Breach::in_file(path, "does not exist, or is empty")).collect()
 }
 
-/// The first thing that is copied out of a README is its version.
+/// Users copy the version from the README, so it must be the current one.
 pub(super) fn readme_version(tree: &Tree) -> Vec<Breach> {
     let workspace = Manifest::parse("Cargo.toml", tree.text("Cargo.toml").unwrap_or_default());
     let version = workspace.value("workspace.package", "version").unwrap_or_default();
@@ -69,7 +69,7 @@ pub(super) fn readme_version(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// What grows is not read.
+/// A long overview is not read.
 pub(super) fn architecture_length(tree: &Tree) -> Vec<Breach> {
     let lines = tree.text("ARCHITECTURE.md").unwrap_or_default().lines().count();
     if lines <= ARCHITECTURE_LINES_MAX {
@@ -78,7 +78,7 @@ pub(super) fn architecture_length(tree: &Tree) -> Vec<Breach> {
     vec![Breach::in_file("ARCHITECTURE.md", format!("{lines} lines, at most {ARCHITECTURE_LINES_MAX}"))]
 }
 
-/// A path of one machine in a document is wrong on every other.
+/// A local path in a document is wrong on every other host.
 pub(super) fn machine_paths(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for (path, text) in tree.ending(".md") {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_asks_for_the_version_that_is_there() {
+    fn readme_shows_the_current_version() {
         assert_eq!(readme("tenure = \"0.3\"\nThis is version 0.3.1.\netcd from version 3.4 on\n"), 0);
         assert_eq!(readme("tenure = { version = \"0.3\", features = [] }\n"), 0);
         assert_eq!(readme("tenure = \"0.2\"\n"), 1);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_document_must_be_there_with_something_in_it() {
+    fn missing_or_empty_document_is_found() {
         let whole: Vec<(&str, &str)> = PRESENT.iter().map(|path| (*path, "text\n")).collect();
         assert_eq!(present(&Tree::of(&whole)), []);
         assert_eq!(present(&Tree::of(&whole[1..])).len(), 1);
@@ -142,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn the_architecture_stays_below_250_lines() {
-        let (short, long) = ("x\n".repeat(249), "x\n".repeat(250));
+    fn architecture_stays_below_its_limit() {
+        let (short, long) = ("x\n".repeat(200), "x\n".repeat(201));
         assert_eq!(architecture_length(&Tree::of(&[("ARCHITECTURE.md", &short)])), []);
         assert_eq!(architecture_length(&Tree::of(&[("ARCHITECTURE.md", &long)])).len(), 1);
     }
 
     #[test]
-    fn a_machines_path_in_a_document_is_found() {
+    fn local_path_in_document_is_found() {
         for place in MACHINE_PATHS {
             let text = format!("see `{place}x` there\n");
             assert_eq!(machine_paths(&Tree::of(&[("docs/a.md", &text)])).len(), 1, "{place}");

@@ -1,9 +1,7 @@
 //! docs/guarantees.md, the code and the tests refer to each other: by the numbers of the guarantees and by the names of the tests.
 
-use std::collections::BTreeSet;
-
-use super::Breach;
 use super::tree::Tree;
+use super::{Breach, test_list};
 
 /// The page with the numbered guarantees.
 const PAGE: &str = "docs/guarantees.md";
@@ -47,14 +45,7 @@ pub(super) fn numbered(tree: &Tree) -> Vec<Breach> {
 
 /// Tests that a page names and that do not exist. A renamed test has to be renamed there too.
 pub(super) fn tests(tree: &Tree) -> Vec<Breach> {
-    let functions: BTreeSet<&str> = tree
-        .ending(".rs")
-        .flat_map(|(_, text)| text.lines())
-        .filter_map(|line| {
-            let name = line.split_once("fn ")?.1;
-            name.split(|c: char| !is_part_of_name(c)).next()
-        })
-        .collect();
+    let tests = test_list::tests(tree);
     let mut breaches = Vec::new();
     for page in PAGES_WITH_TESTS {
         for (index, line) in tree.text(page).unwrap_or_default().lines().enumerate() {
@@ -64,13 +55,24 @@ pub(super) fn tests(tree: &Tree) -> Vec<Breach> {
                 let is_test = quoted.chars().all(|c| is_part_of_name(c) || c == ':')
                     && quoted.chars().all(|c| !c.is_uppercase())
                     && name.contains('_');
-                if is_test && !functions.contains(name) {
+                if is_test && !tests.iter().any(|(package, test)| is_named(quoted, package, test)) {
                     breaches.push(Breach::at(page, index + 1, format!("there is no test `{quoted}`")));
                 }
             }
         }
     }
     breaches
+}
+
+/// Whether a page means this test or a module around it. The first segment may be the crate without `tenure-`; modules called `tests`
+/// may be left out.
+fn is_named(quoted: &str, package: &str, test: &str) -> bool {
+    let modules = |path: &str| -> Vec<String> {
+        path.split("::").filter(|module| *module != "tests").map(str::to_owned).collect()
+    };
+    let (quoted, test) = (modules(quoted), modules(test));
+    let short = package.strip_prefix("tenure-").unwrap_or(package);
+    test.starts_with(&quoted) || (quoted[0] == short && test.starts_with(&quoted[1..]))
 }
 
 fn is_part_of_name(c: char) -> bool {
@@ -117,6 +119,11 @@ mod checks {
         let file = ("crates/tenure/tests/it/lock.rs", test);
         let good = "| lost reply | `lock::lost_reply_is_retried` |, see `tenure::hold` and `Engine::txn`\n";
         assert_eq!(tests(&Tree::of(&[file, (PAGE, good)])), []);
+        assert_eq!(
+            tests(&Tree::of(&[file, (PAGE, "`queue::lost_reply_is_retried`\n")])).len(),
+            1,
+            "another file"
+        );
         for page in PAGES_WITH_TESTS {
             assert_eq!(tests(&Tree::of(&[file, (page, "`lock::lost_reply_is_sent_again`\n")])).len(), 1);
         }

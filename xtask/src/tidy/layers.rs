@@ -1,9 +1,9 @@
-//! Who may depend on whom. The table is the architecture; a new crate must be entered here first.
+//! Allowed dependencies between crates. The table is the architecture; a new crate must be entered here first.
 
 use super::tree::Tree;
 use super::{Breach, Manifest};
 
-/// A crate of ours, what of ours it may use, and what its tests may use besides.
+/// A crate of the workspace, the crates of the workspace that it may use, and what its tests may use in addition.
 struct Layer {
     name: &'static str,
     uses: &'static [&'static str],
@@ -42,14 +42,14 @@ const CONFINED: [(&str, &str, &str); 7] = [
     ("rusqlite", "tenure", "the file engine is its only user"),
     ("redis", "tenure", "the Redis storage is its only user"),
     ("etcd-bin-vendored", "tenure-fixture", "tests get etcd from the fixture"),
-    ("anyhow", "tenure-cli", "a library's errors say what to do next"),
+    ("anyhow", "tenure-cli", "a library's errors are enums that callers can match"),
 ];
 
 /// The benchmark's reference client speaks the protocol itself, because it must share nothing with the real one. It is not published.
 const REFERENCE: (&str, [&str; 2]) = ("tenure-bench", ["tonic", "prost"]);
 
-/// Dependencies between our own crates.
-pub(super) fn ours(tree: &Tree) -> Vec<Breach> {
+/// Dependencies between crates of the workspace.
+pub(super) fn internal_dependencies(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for manifest in crates(tree) {
         let Some(layer) = LAYERS.iter().find(|layer| layer.name == manifest.name()) else {
@@ -85,7 +85,7 @@ pub(super) fn core(tree: &Tree) -> Vec<Breach> {
         .collect()
 }
 
-/// Crates that one crate of ours hides from the others, in manifests and in sources.
+/// External crates that only one crate of the workspace may name, in manifests and in sources.
 pub(super) fn confined(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for manifest in crates(tree) {
@@ -103,8 +103,10 @@ pub(super) fn confined(tree: &Tree) -> Vec<Breach> {
             }
             let path_start = format!("{}::", prefix.replace('-', "_"));
             for (path, text) in tree.ending(".rs").filter(|(path, _)| path.starts_with(folder)) {
-                let lines =
-                    text.lines().enumerate().filter(|(_, line)| super::sources::has_word(line, &path_start));
+                let lines = text
+                    .lines()
+                    .enumerate()
+                    .filter(|(_, line)| super::sources::contains_identifier(line, &path_start));
                 breaches.extend(lines.map(|(index, _)| {
                     Breach::at(path, index + 1, format!("only {owner} names {prefix}: {why}"))
                 }));
@@ -138,8 +140,8 @@ mod tests {
 
     #[test]
     fn dependencies_go_downwards_only() {
-        assert_eq!(breaches(ours, "tenure", "dependencies", "tenure-core"), 0);
-        assert_eq!(breaches(ours, "tenure-etcd", "dev-dependencies", "tenure-fixture"), 0);
+        assert_eq!(breaches(internal_dependencies, "tenure", "dependencies", "tenure-core"), 0);
+        assert_eq!(breaches(internal_dependencies, "tenure-etcd", "dev-dependencies", "tenure-fixture"), 0);
         for (name, section, dependency) in [
             ("tenure-etcd", "dependencies", "tenure-core"),
             ("tenure-etcd", "dev-dependencies", "tenure"),
@@ -150,12 +152,16 @@ mod tests {
             ("xtask", "dev-dependencies", "tenure-fixture"),
             ("tenure-new", "dependencies", "bytes"),
         ] {
-            assert_eq!(breaches(ours, name, section, dependency), 1, "{name} -> {dependency}");
+            assert_eq!(
+                breaches(internal_dependencies, name, section, dependency),
+                1,
+                "{name} -> {dependency}"
+            );
         }
     }
 
     #[test]
-    fn the_core_has_its_five_dependencies_and_any_for_tests() {
+    fn core_allows_five_dependencies_outside_tests() {
         for allowed in CORE_USES {
             assert_eq!(breaches(core, "tenure-core", "dependencies", allowed), 0);
         }
@@ -190,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_protocol_named_in_a_source_is_found() {
+    fn protocol_named_in_source_is_found() {
         let (path, manifest) = manifest("tenure", "dependencies", "bytes");
         let with = |text| confined(&Tree::of(&[(&path, &manifest), ("crates/tenure/src/a.rs", text)])).len();
         assert_eq!(with("//! Not tonic itself, only its kind.\n"), 0);

@@ -1,16 +1,16 @@
-//! As much of a `Cargo.toml` as the rules ask for: sections, their keys, and who depends on whom.
+//! The part of a `Cargo.toml` that the rules need: sections, their keys, and dependencies.
 //!
-//! It reads lines, not TOML: our manifests keep one key a line, and rustfmt-like habits make that true.
+//! It reads lines, not TOML, because the manifests of the workspace have one key per line.
 
 /// The keys of a manifest, with their section and line.
 #[derive(Debug)]
 pub(super) struct Manifest {
     pub(super) path: String,
-    entries: Vec<Entry>,
+    entries: Vec<ManifestEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ManifestEntry {
     section: String,
     key: String,
     value: String,
@@ -39,7 +39,7 @@ impl Manifest {
             if let Some(name) = line.strip_prefix('[') {
                 section = name.trim_start_matches('[').split(']').next().unwrap_or_default().to_owned();
                 // An empty table is there too.
-                entries.push(Entry {
+                entries.push(ManifestEntry {
                     section: section.clone(),
                     key: String::new(),
                     value: String::new(),
@@ -47,7 +47,7 @@ impl Manifest {
                 });
             } else if let Some((key, value)) = line.split_once('=') {
                 let key = key.trim().trim_matches('"').to_owned();
-                entries.push(Entry {
+                entries.push(ManifestEntry {
                     section: section.clone(),
                     key,
                     value: value.trim().to_owned(),
@@ -79,7 +79,7 @@ impl Manifest {
 
     /// Every dependency of every kind and target.
     pub(super) fn dependencies(&self) -> Vec<Dependency> {
-        self.entries.iter().filter_map(Entry::dependency).collect()
+        self.entries.iter().filter_map(ManifestEntry::dependency).collect()
     }
 
     /// The `[workspace.dependencies]` that name a version: name, version, line.
@@ -93,7 +93,7 @@ impl Manifest {
     }
 }
 
-impl Entry {
+impl ManifestEntry {
     fn dependency(&self) -> Option<Dependency> {
         if self.section.starts_with("workspace") {
             return None;

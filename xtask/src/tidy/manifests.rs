@@ -1,4 +1,4 @@
-//! One place for what all crates share: the workspace's manifest.
+//! What all crates share is in the workspace's manifest.
 
 use super::layers::crates;
 use super::tree::Tree;
@@ -13,7 +13,7 @@ const INHERITED: [(&str, &str); 5] = [
     ("lints", "workspace"),
 ];
 
-/// The crates that are published, each after those it depends on. All others say `publish = false`.
+/// The crates that are published, each after those it depends on. All others have `publish = false`.
 pub(crate) const PUBLISHED: [&str; 4] = ["tenure-core", "tenure-etcd", "tenure", "tenure-cli"];
 
 /// Section and key that every published crate has, with a value of its own or inherited.
@@ -40,7 +40,7 @@ pub(super) fn inherited(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// A crate that was never meant for others must not be published by accident, and one that is must be found and understood.
+/// An internal crate must not be published by accident; a published crate needs the fields that a registry shows.
 pub(super) fn publishing(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for manifest in crates(tree) {
@@ -65,7 +65,7 @@ pub(super) fn publishing(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// A forgotten number here would publish a crate that asks for the version before.
+/// A forgotten number would publish a crate that requires the previous version.
 pub(super) fn versions(tree: &Tree) -> Vec<Breach> {
     let workspace = Manifest::parse("Cargo.toml", tree.text("Cargo.toml").unwrap_or_default());
     let Some(version) = workspace.value("workspace.package", "version") else {
@@ -88,7 +88,7 @@ mod tests {
         rust-version.workspace = true\nlicense.workspace = true\n\n[lints]\nworkspace = true\n";
 
     #[test]
-    fn a_crate_that_inherits_everything_passes_and_each_missing_line_is_found() {
+    fn missing_inherited_line_is_found() {
         assert_eq!(inherited(&Tree::of(&[("crates/tenure/Cargo.toml", GOOD)])), []);
         for line in GOOD.lines().filter(|line| line.contains("workspace")) {
             let others: Vec<&str> = GOOD.lines().filter(|other| *other != line).collect();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn our_crates_are_asked_for_at_the_workspaces_version() {
+    fn internal_dependencies_use_the_workspace_version() {
         let text = |named: &str| {
             format!(
                 "[workspace.package]\nversion = \"0.2.0\"\n\n[workspace.dependencies]\n\

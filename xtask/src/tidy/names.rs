@@ -1,4 +1,4 @@
-//! No crate, folder, file or module with a name that says nothing.
+//! No crate, folder, file or module has a vague name.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use super::tree::Tree;
 
 const VAGUE: [&str; 8] = ["util", "utils", "common", "helper", "helpers", "manager", "misc", "base"];
 
-/// A thing that cannot be named better has not been understood yet.
+/// Names that fit every file and therefore describe none.
 pub(super) fn names(tree: &Tree) -> Vec<Breach> {
     let mut breaches = BTreeSet::new();
     for (path, text) in tree.files() {
@@ -15,10 +15,10 @@ pub(super) fn names(tree: &Tree) -> Vec<Breach> {
         ends.push(path.len());
         for end in ends {
             let name = path[..end].rsplit('/').next().unwrap_or_default();
-            if let Some(word) = vague_word(name) {
+            if let Some(word) = vague_part(name) {
                 breaches.insert((
                     path[..end].to_owned(),
-                    format!("`{word}` says nothing: name it after what it does"),
+                    format!("`{word}` is vague: name it after what it does"),
                 ));
             }
         }
@@ -26,10 +26,10 @@ pub(super) fn names(tree: &Tree) -> Vec<Breach> {
             breaches.insert((path.to_owned(), "write `foo.rs` beside `foo/`".to_owned()));
         }
         if path.ends_with(".rs") {
-            for module in modules(text).filter(|module| vague_word(module).is_some()) {
+            for module in modules(text).filter(|module| vague_part(module).is_some()) {
                 breaches.insert((
                     path.to_owned(),
-                    format!("`mod {module}` says nothing: name it after what it does"),
+                    format!("`mod {module}` is vague: name it after what it does"),
                 ));
             }
         }
@@ -37,8 +37,8 @@ pub(super) fn names(tree: &Tree) -> Vec<Breach> {
     breaches.into_iter().map(|(path, why)| Breach::in_file(&path, why)).collect()
 }
 
-/// The vague word in a name, also as a part: `key_utils.rs`, `tenure-common`.
-fn vague_word(name: &str) -> Option<&'static str> {
+/// The vague part of a name, also as a part: `key_utils.rs`, `tenure-common`.
+fn vague_part(name: &str) -> Option<&'static str> {
     let stem = name.split('.').find(|part| !part.is_empty())?;
     let is_in = |word: &&&str| stem.split(['_', '-']).any(|part| part.eq_ignore_ascii_case(word));
     VAGUE.iter().find(is_in).copied()
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn every_vague_name_is_found_as_a_crate_a_folder_a_file_and_a_module() {
+    fn vague_name_is_found_at_every_level() {
         for word in VAGUE {
             let bad = [
                 (format!("crates/tenure-{word}/src/lib.rs"), "//! A.\n".to_owned()),

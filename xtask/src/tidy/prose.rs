@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use super::Breach;
-use super::rust::{Kind, items, tokens};
+use super::rust::{TokenKind, items, tokens};
 use super::tree::Tree;
 
 /// The banned words, in a file of their own so that no source needs an exception.
@@ -42,8 +42,9 @@ pub(super) fn banned(tree: &Tree) -> Vec<Breach> {
 
 fn in_source(path: &str, text: &str, breaches: &mut Vec<Breach>) {
     let tokens = tokens(text);
-    for token in
-        tokens.iter().filter(|token| matches!(token.kind, Kind::DocComment | Kind::Comment | Kind::Str))
+    for token in tokens
+        .iter()
+        .filter(|token| matches!(token.kind, TokenKind::DocComment | TokenKind::Comment | TokenKind::Str))
     {
         in_prose(path, token.line, token.text, breaches);
     }
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn code_and_longer_words_pass() {
+    fn code_and_longer_phrases_pass() {
         let word = phrases()[0].words[0];
         let name = phrases().iter().find(|phrase| phrase.is_for_names).unwrap().words[0];
         let text = format!("//! A.\nlet {word} = 1;\n// {word}x x{word} {name}\n");

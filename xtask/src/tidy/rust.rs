@@ -2,7 +2,7 @@
 
 /// What a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// `///`, `//!` and their block forms.
     DocComment,
     /// Every other comment.
@@ -16,29 +16,29 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token<'a> {
-    pub(super) kind: Kind,
+pub(super) struct SourceToken<'a> {
+    pub(super) kind: TokenKind,
     pub(super) text: &'a str,
     /// Of its first character, counted from 1.
     pub(super) line: usize,
 }
 
-impl Token<'_> {
+impl SourceToken<'_> {
     pub(super) fn is_mark(&self, mark: &str) -> bool {
-        self.kind == Kind::Mark && self.text == mark
+        self.kind == TokenKind::Mark && self.text == mark
     }
 
-    pub(super) fn is_word(&self, word: &str) -> bool {
-        self.kind == Kind::Word && self.text == word
+    pub(super) fn is_identifier(&self, word: &str) -> bool {
+        self.kind == TokenKind::Word && self.text == word
     }
 
     pub(super) fn is_code(&self) -> bool {
-        matches!(self.kind, Kind::Str | Kind::Word | Kind::Mark)
+        matches!(self.kind, TokenKind::Str | TokenKind::Word | TokenKind::Mark)
     }
 }
 
 /// All tokens of a file, in order.
-pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
+pub(super) fn tokens(text: &str) -> Vec<SourceToken<'_>> {
     let mut scanner = Scanner { text, at: 0, line: 1, tokens: Vec::new() };
     while scanner.step() {}
     scanner.tokens
@@ -48,7 +48,7 @@ struct Scanner<'a> {
     text: &'a str,
     at: usize,
     line: usize,
-    tokens: Vec<Token<'a>>,
+    tokens: Vec<SourceToken<'a>>,
 }
 
 impl<'a> Scanner<'a> {
@@ -57,10 +57,10 @@ impl<'a> Scanner<'a> {
     }
 
     /// Takes the next `len` bytes as a token, without `trim` bytes at either end.
-    fn take(&mut self, kind: Option<Kind>, len: usize, trim: (usize, usize)) {
+    fn take(&mut self, kind: Option<TokenKind>, len: usize, trim: (usize, usize)) {
         let whole = &self.rest()[..len];
         if let Some(kind) = kind {
-            self.tokens.push(Token { kind, text: &whole[trim.0..len - trim.1], line: self.line });
+            self.tokens.push(SourceToken { kind, text: &whole[trim.0..len - trim.1], line: self.line });
         }
         self.line += whole.matches('\n').count();
         self.at += len;
@@ -71,27 +71,27 @@ impl<'a> Scanner<'a> {
         let Some(first) = rest.chars().next() else { return false };
         if rest.starts_with("//") {
             let is_doc = rest.starts_with("//!") || rest.starts_with("///") && !rest.starts_with("////");
-            let kind = if is_doc { Kind::DocComment } else { Kind::Comment };
+            let kind = if is_doc { TokenKind::DocComment } else { TokenKind::Comment };
             self.take(Some(kind), rest.find('\n').unwrap_or(rest.len()), (0, 0));
         } else if rest.starts_with("/*") {
             let is_doc = rest.starts_with("/**") || rest.starts_with("/*!");
-            let kind = if is_doc { Kind::DocComment } else { Kind::Comment };
+            let kind = if is_doc { TokenKind::DocComment } else { TokenKind::Comment };
             self.take(Some(kind), block_comment(rest), (0, 0));
         } else if first == '"' {
             let len = quoted(rest);
-            self.take(Some(Kind::Str), len, (1, 1.min(len - 1)));
+            self.take(Some(TokenKind::Str), len, (1, 1.min(len - 1)));
         } else if first == '\'' {
             self.take(None, char_literal(rest).unwrap_or(1), (0, 0));
         } else if first.is_alphanumeric() || first == '_' {
-            self.word(rest);
+            self.identifier(rest);
         } else {
-            let kind = (!first.is_whitespace()).then_some(Kind::Mark);
+            let kind = (!first.is_whitespace()).then_some(TokenKind::Mark);
             self.take(kind, first.len_utf8(), (0, 0));
         }
         true
     }
 
-    fn word(&mut self, rest: &'a str) {
+    fn identifier(&mut self, rest: &'a str) {
         let len = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
         let after = &rest[len..];
         let word = &rest[..len];
@@ -100,12 +100,12 @@ impl<'a> Scanner<'a> {
             let open = len + hashes + 1;
             let close = format!("\"{}", "#".repeat(hashes));
             let end = rest[open..].find(&close).map_or(rest.len(), |at| open + at + close.len());
-            self.take(Some(Kind::Str), end, (open, close.len()));
+            self.take(Some(TokenKind::Str), end, (open, close.len()));
         } else if matches!(word, "b" | "c") && after.starts_with('"') {
             let end = len + quoted(after);
-            self.take(Some(Kind::Str), end, (len + 1, 1));
+            self.take(Some(TokenKind::Str), end, (len + 1, 1));
         } else {
-            self.take(Some(Kind::Word), len, (0, 0));
+            self.take(Some(TokenKind::Word), len, (0, 0));
         }
     }
 }
@@ -155,7 +155,7 @@ fn char_literal(rest: &str) -> Option<usize> {
 
 /// A named item, as far as the rules need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Item<'a> {
+pub(super) struct SourceItem<'a> {
     /// The keyword that introduces it: `fn`, `struct`, `mod` and so on.
     pub(super) keyword: &'a str,
     pub(super) name: &'a str,
@@ -180,8 +180,8 @@ pub(super) enum Within {
 const ITEMS: [&str; 9] = ["fn", "struct", "enum", "union", "trait", "type", "mod", "const", "static"];
 
 /// The items that a file defines, in order.
-pub(super) fn items<'a>(tokens: &[Token<'a>]) -> Vec<Item<'a>> {
-    let code: Vec<Token<'a>> = tokens.iter().filter(|token| token.is_code()).copied().collect();
+pub(super) fn items<'a>(tokens: &[SourceToken<'a>]) -> Vec<SourceItem<'a>> {
+    let code: Vec<SourceToken<'a>> = tokens.iter().filter(|token| token.is_code()).copied().collect();
     let mut items = Vec::new();
     let mut blocks: Vec<Within> = Vec::new();
     // What the next brace opens.
@@ -208,14 +208,14 @@ pub(super) fn items<'a>(tokens: &[Token<'a>]) -> Vec<Item<'a>> {
             depth = depth.saturating_sub(1);
         } else if token.is_mark(";") && depth == 0 {
             opens = Within::Other;
-        } else if token.is_word("impl") && depth == 0 && opens == Within::Other {
+        } else if token.is_identifier("impl") && depth == 0 && opens == Within::Other {
             opens = Within::Impl;
-        } else if token.kind == Kind::Word && ITEMS.contains(&token.text) && depth == 0 {
-            let name = code.get(at + 1).filter(|next| next.kind == Kind::Word);
+        } else if token.kind == TokenKind::Word && ITEMS.contains(&token.text) && depth == 0 {
+            let name = code.get(at + 1).filter(|next| next.kind == TokenKind::Word);
             // `const fn` and `const _: () = …` name no constant.
             if let Some(name) = name.filter(|name| !matches!(name.text, "fn" | "_" | "mut" | "unsafe")) {
-                let Token { line, text: keyword, .. } = *token;
-                items.push(Item {
+                let SourceToken { line, text: keyword, .. } = *token;
+                items.push(SourceItem {
                     keyword,
                     name: name.text,
                     line,
@@ -238,7 +238,7 @@ pub(super) fn items<'a>(tokens: &[Token<'a>]) -> Vec<Item<'a>> {
 }
 
 /// The index of the bracket that ends an attribute.
-fn attribute_end(code: &[Token<'_>], open: usize) -> usize {
+fn attribute_end(code: &[SourceToken<'_>], open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, token) in code.iter().enumerate().skip(open) {
         if token.is_mark("[") {
@@ -254,16 +254,16 @@ fn attribute_end(code: &[Token<'_>], open: usize) -> usize {
 }
 
 /// `test`, `tokio::test`, `tokio::test(…)`.
-fn is_test_attribute(inside: &[Token<'_>]) -> bool {
+fn is_test_attribute(inside: &[SourceToken<'_>]) -> bool {
     let path_end = inside.iter().position(|token| token.is_mark("(")).unwrap_or(inside.len());
-    inside[..path_end].last().is_some_and(|token| token.is_word("test"))
+    inside[..path_end].last().is_some_and(|token| token.is_identifier("test"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of_kind(text: &str, kind: Kind) -> Vec<(usize, &str)> {
+    fn of_kind(text: &str, kind: TokenKind) -> Vec<(usize, &str)> {
         let found = tokens(text).into_iter().filter(|token| token.kind == kind);
         found.map(|token| (token.line, token.text)).collect()
     }
@@ -272,29 +272,29 @@ mod tests {
     fn comments_and_strings_are_separate_from_code() {
         let text =
             "//! Doc.\nlet a = \"x // \\\" y\"; // why\n/* a /* b */\n c */ let b = r#\"raw \"quote\" \"#;\n";
-        assert_eq!(of_kind(text, Kind::DocComment), [(1, "//! Doc.")]);
-        assert_eq!(of_kind(text, Kind::Comment), [(2, "// why"), (3, "/* a /* b */\n c */")]);
-        assert_eq!(of_kind(text, Kind::Str), [(2, "x // \\\" y"), (4, "raw \"quote\" ")]);
-        let words: Vec<&str> = of_kind(text, Kind::Word).into_iter().map(|(_, word)| word).collect();
+        assert_eq!(of_kind(text, TokenKind::DocComment), [(1, "//! Doc.")]);
+        assert_eq!(of_kind(text, TokenKind::Comment), [(2, "// why"), (3, "/* a /* b */\n c */")]);
+        assert_eq!(of_kind(text, TokenKind::Str), [(2, "x // \\\" y"), (4, "raw \"quote\" ")]);
+        let words: Vec<&str> = of_kind(text, TokenKind::Word).into_iter().map(|(_, word)| word).collect();
         assert_eq!(words, ["let", "a", "let", "b"]);
     }
 
     #[test]
     fn quotes_of_characters_and_lifetimes_open_no_string() {
         let text = "fn f<'a>(x: &'a str) { let c = ['\"', '\\'', '\\n', 'ä']; g(b\"bytes\", c\"text\") }";
-        let strings: Vec<&str> = of_kind(text, Kind::Str).into_iter().map(|(_, text)| text).collect();
+        let strings: Vec<&str> = of_kind(text, TokenKind::Str).into_iter().map(|(_, text)| text).collect();
         assert_eq!(strings, ["bytes", "text"]);
     }
 
     #[test]
-    fn text_that_ends_early_is_read_to_its_end() {
+    fn truncated_text_is_read_to_its_end() {
         for text in ["\"open", "/* open", "r#\"open", "'", "'\\", "#[", "\""] {
             let _ = items(&tokens(text));
         }
     }
 
     #[test]
-    fn items_know_their_block_and_whether_they_are_tests() {
+    fn items_record_block_and_test_attribute() {
         let text = "struct A;\nimpl B for A { type C = u8; fn d() { enum E { F } } }\n\
             mod g { #[derive(Debug)] struct H { x: [u8; 2] } }\n\
             #[tokio::test(start_paused = true)]\nasync fn i_works() {}\n#[test]\nfn j() {}\nconst fn k() {}\n\

@@ -1,4 +1,4 @@
-//! Rules about what stands in a source file.
+//! Rules about the text of a source file.
 
 use super::Breach;
 use super::tree::Tree;
@@ -13,12 +13,12 @@ const BANNED: [(&str, &str); 7] = [
     (concat!("unimple", "mented!("), "finish it, or leave it out"),
     (concat!("FIX", "ME"), "fix it now, or open an issue"),
     (concat!("TO", "DO"), "do it now, or open an issue"),
-    (concat!("XX", "X"), "say what is wrong, or put it right"),
+    (concat!("XX", "X"), "describe the problem, or fix it"),
 ];
 
 const PRINTING: [&str; 4] = ["println!(", "print!(", "eprintln!(", "eprint!("];
 
-/// Where printing is the purpose.
+/// Crates that may print.
 const PRINTERS: [&str; 4] = [
     "crates/tenure-cli/src/",
     "crates/tenure-fixture/src/bin/with-etcd.rs",
@@ -26,13 +26,13 @@ const PRINTERS: [&str; 4] = [
     "crates/tenure-nemesis/src/main.rs",
 ];
 
-/// A stranger must learn from the first line what a file is for.
+/// The first line of a file must state its purpose.
 pub(super) fn opening(tree: &Tree) -> Vec<Breach> {
     let silent = tree.ending(".rs").filter(|(_, text)| !text.starts_with("//! "));
     silent.map(|(path, _)| Breach::at(path, 1, "does not open with `//!` and what the file is")).collect()
 }
 
-/// A file that does not fit into a head is two files.
+/// A longer file has two subjects.
 pub(super) fn length(tree: &Tree) -> Vec<Breach> {
     let counted = tree.ending(".rs").map(|(path, text)| (path, text.lines().count()));
     let long = counted.filter(|(_, lines)| *lines > LINES_MAX);
@@ -40,19 +40,19 @@ pub(super) fn length(tree: &Tree) -> Vec<Breach> {
         .collect()
 }
 
-/// What is left for later stays there.
-pub(super) fn words(tree: &Tree) -> Vec<Breach> {
+/// Markers of unfinished work tend to stay.
+pub(super) fn markers(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for (path, text) in tree.ending(".rs") {
         for (index, line) in text.lines().enumerate() {
-            let found = BANNED.iter().filter(|(word, _)| has_word(line, word));
+            let found = BANNED.iter().filter(|(word, _)| contains_identifier(line, word));
             breaches.extend(found.map(|(word, why)| Breach::at(path, index + 1, format!("`{word}`: {why}"))));
         }
     }
     breaches
 }
 
-/// A library that prints spoils its caller's output.
+/// A library that prints mixes its output with its caller's.
 pub(super) fn printing(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     let libraries = tree.ending(".rs").filter(|(path, _)| {
@@ -64,7 +64,7 @@ pub(super) fn printing(tree: &Tree) -> Vec<Breach> {
         for (index, line) in text.lines().enumerate() {
             // An example in a comment may print.
             let is_code = !line.trim_start().starts_with("//");
-            if let Some(word) = PRINTING.iter().find(|word| is_code && has_word(line, word)) {
+            if let Some(word) = PRINTING.iter().find(|word| is_code && contains_identifier(line, word)) {
                 breaches.push(Breach::at(
                     path,
                     index + 1,
@@ -77,7 +77,7 @@ pub(super) fn printing(tree: &Tree) -> Vec<Breach> {
 }
 
 /// Whether a line has the word, not as a part of a longer one.
-pub(super) fn has_word(line: &str, word: &str) -> bool {
+pub(super) fn contains_identifier(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         let after = line[at + word.len()..].chars().next();
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_must_open_with_what_it_is() {
+    fn file_opens_with_its_purpose() {
         let good = ("a.rs", "//! What it is.\nfn main() {}\n");
         assert_eq!(opening(&Tree::of(&[good])), []);
         let bad = Tree::of(&[good, ("b.rs", "fn main() {}\n"), ("c.rs", "\n//! Late.\n"), ("d.rs", "//!\n")]);
@@ -101,22 +101,22 @@ mod tests {
     }
 
     #[test]
-    fn five_hundred_lines_pass_and_one_more_does_not() {
+    fn five_hundred_lines_are_the_limit() {
         let (fits, long) = ("x\n".repeat(500), "x\n".repeat(501));
         assert_eq!(length(&Tree::of(&[("a.rs", &fits), ("long.md", &long)])), []);
         assert_eq!(length(&Tree::of(&[("a.rs", &long)])).len(), 1);
     }
 
     #[test]
-    fn each_banned_word_is_found_with_its_line() {
+    fn each_marker_is_found_with_its_line() {
         for (word, _) in BANNED {
             let text = format!("//! A.\n// {word}: later\n");
-            let found = words(&Tree::of(&[("a.rs", &text)]));
+            let found = markers(&Tree::of(&[("a.rs", &text)]));
             assert_eq!(found.len(), 1, "{word}");
             assert_eq!(found[0].line, Some(2));
         }
         let near = concat!("//! A mastodon's auto", "do!(x), PRE", "TO", "DO, TO", "DOS\n");
-        assert_eq!(words(&Tree::of(&[("a.rs", near)])), []);
+        assert_eq!(markers(&Tree::of(&[("a.rs", near)])), []);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Which files may build a transaction: the machines of tenure-core, and those whose purpose is the store itself.
+//! Which files may build a transaction: the machines of tenure-core, and those that are about the store itself.
 
 use super::Breach;
-use super::sources::has_word;
+use super::sources::contains_identifier;
 use super::tree::Tree;
 
 /// How a transaction begins.
@@ -42,7 +42,7 @@ pub(super) fn built(tree: &Tree) -> Vec<Breach> {
         let before_tests = text.lines().take_while(|line| line.trim() != "#[cfg(test)]");
         for (index, line) in before_tests.enumerate() {
             let is_code = !line.trim_start().starts_with("//");
-            if is_code && BEGINNINGS.iter().any(|beginning| has_word(line, beginning)) {
+            if is_code && BEGINNINGS.iter().any(|beginning| contains_identifier(line, beginning)) {
                 let why =
                     "a transaction is built outside tenure-core: let a machine or an `Exchange` build it";
                 breaches.push(Breach::at(path, index + 1, why));

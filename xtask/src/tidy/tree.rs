@@ -1,10 +1,10 @@
-//! The working tree as text in memory: what the rules look at, and what their tests make up.
+//! The working tree as text in memory: the rules read it, and their tests construct small ones.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// Folders with nothing of ours inside.
+/// Folders without sources of the workspace.
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 
 /// All files by their path from the root, with `/` between folders.
@@ -29,7 +29,7 @@ impl Tree {
                 continue;
             }
             let path = format!("{prefix}{name}");
-            // A link is neither: what it points to is either in the tree already or not ours.
+            // A link is neither file nor folder: its target is in the tree already, or outside of it.
             let kind = entry.file_type()?;
             if kind.is_dir() {
                 self.load_folder(&entry.path(), &format!("{path}/"))?;
@@ -41,7 +41,7 @@ impl Tree {
         Ok(())
     }
 
-    /// A made-up tree.
+    /// A tree for tests.
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Tree {
         Tree { files: files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect() }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_is_loaded_without_what_was_built() {
+    fn tree_excludes_build_output() {
         let root = std::env::temp_dir().join(format!("tenure-tree-{}", std::process::id()));
         for folder in ["crates/a/src", "target/debug", ".cargo"] {
             std::fs::create_dir_all(root.join(folder)).unwrap();

@@ -1,12 +1,12 @@
-//! A type name is defined once per crate: two types of one name have to be read twice before they are told apart.
+//! A type name is defined once per crate: a reader cannot distinguish two types of one name.
 
 use std::collections::BTreeMap;
 
 use super::Breach;
-use super::rust::{Item, Within, items, tokens};
+use super::rust::{SourceItem, Within, items, tokens};
 use super::tree::Tree;
 
-/// Names that each module may define for itself: its error, and what the compiler or the test framework asks for.
+/// Names that each module may define for itself: its error, and what the compiler or the test framework requires.
 const ALLOWED: [&str; 1] = ["Error"];
 
 /// Messages of a protocol, under the names it gives them.
@@ -19,7 +19,7 @@ pub(super) fn once_per_crate(tree: &Tree) -> Vec<Breach> {
     let mut defined: BTreeMap<(&str, &str), Vec<(&str, usize)>> = BTreeMap::new();
     for (path, text) in tree.ending(".rs") {
         if let Some(krate) = crate_of(path) {
-            for Item { name, line, .. } in types(path, text) {
+            for SourceItem { name, line, .. } in types(path, text) {
                 defined.entry((krate, name)).or_default().push((path, line));
             }
         }
@@ -44,7 +44,7 @@ pub(super) fn defined_three_times(tree: &Tree) -> usize {
     defined.values().filter(|count| **count >= 3).count()
 }
 
-fn types<'a>(path: &str, text: &'a str) -> Vec<Item<'a>> {
+fn types<'a>(path: &str, text: &'a str) -> Vec<SourceItem<'a>> {
     if PROTOCOLS.iter().any(|folder| path.starts_with(folder)) {
         return Vec::new();
     }
@@ -83,12 +83,12 @@ mod tests {
     #[test]
     fn local_associated_and_protocol_types_pass() {
         let tree = Tree::of(&[
-            ("crates/a/src/x.rs", "struct Item;\nstruct Error;\n"),
+            ("crates/a/src/x.rs", "struct SourceItem;\nstruct Error;\n"),
             (
                 "crates/a/src/y.rs",
-                "struct Error;\nimpl I for A { type Item = u8; }\nfn f() { struct Item; }\n",
+                "struct Error;\nimpl I for A { type SourceItem = u8; }\nfn f() { struct SourceItem; }\n",
             ),
-            ("crates/a/tests/it/x.rs", "struct Item;\n"),
+            ("crates/a/tests/it/x.rs", "struct SourceItem;\n"),
             ("crates/tenure-etcd/src/message/kv.rs", "struct KeyValue;\n"),
             ("crates/tenure-etcd/src/kv.rs", "struct KeyValue;\n"),
         ]);

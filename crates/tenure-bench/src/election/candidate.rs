@@ -51,7 +51,7 @@ impl CandidateProcesses {
             };
             let session = open_session(&store)?;
             let election = Elections::new(&session, &namespace).election("ours");
-            parties.push(CandidateProcess::Ours(election.map_err(|error| wrong(error.to_string()))?));
+            parties.push(CandidateProcess::Ours(election));
             sessions.push(session);
         }
         Ok((CandidateProcesses::Ours { stores, sessions }, parties))
@@ -100,7 +100,7 @@ impl CandidateProcess {
     pub(super) async fn campaign(self) -> Result<Leader, BenchFailure> {
         match self {
             CandidateProcess::Ours(election) => {
-                let term = election.campaign("here").await;
+                let term = election.campaign().value("here").await;
                 Ok(Leader::Ours(Box::new(term.map_err(|error| wrong(format!("not elected: {error}")))?)))
             }
             CandidateProcess::Reference(queue) => {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{join_all, try_join_all};
-use tenure::membership::{Cluster, MemberEvent, MemberWatch, Membership, NewNode};
+use tenure::member::{MemberEvent, MemberWatch, Members, Membership};
 use tenure::session::Session;
 use tenure_core::id::{Namespace, NodeId};
 use tokio::sync::Semaphore;
@@ -62,23 +62,23 @@ pub(super) async fn run(
 /// Nodes join one after the other, each with a session of its own, before the eyes of as many views.
 async fn joins(place: &StoreUnderTest, nodes: usize) -> Result<Sample, BenchFailure> {
     let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
-    let cluster = Cluster::new(place.store.clone(), &namespace);
+    let members = Members::new(place.store.clone(), &namespace);
     let seen_by = Arc::new(Semaphore::new(0));
     let mut views = Vec::new();
     for _ in 0..nodes {
-        views.push(view(cluster.watch(), nodes, seen_by.clone()).await?);
+        views.push(view(members.watch(), nodes, seen_by.clone()).await?);
     }
     let sessions = (0..nodes).map(|_| open(place)).collect::<Result<Vec<Session>, BenchFailure>>()?;
-    let (mut began, mut members) = (Vec::with_capacity(nodes), Vec::with_capacity(nodes));
+    let (mut began, mut joined) = (Vec::with_capacity(nodes), Vec::with_capacity(nodes));
     for (n, session) in sessions.iter().enumerate() {
         let id = NodeId::parse(&format!("node-{n}")).map_err(|error| wrong(error.to_string()))?;
         began.push(Instant::now());
-        let joined = cluster.join(session, NewNode::new(id)).await;
-        members.push(joined.map_err(|error| wrong(format!("a node did not join: {error}")))?);
+        let membership = members.join(session, id).await;
+        joined.push(membership.map_err(|error| wrong(format!("a node did not join: {error}")))?);
         everybody(&seen_by, nodes).await?;
     }
     let sample = seen(&began, views).await?;
-    let left = join_all(members.into_iter().map(Membership::leave)).await;
+    let left = join_all(joined.into_iter().map(Membership::unregister)).await;
     left.into_iter().collect::<Result<Vec<()>, _>>().map_err(|error| wrong(error.to_string()))?;
     for session in &sessions {
         close_session(session).await?;

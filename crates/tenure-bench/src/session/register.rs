@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use tenure::session::{Registration, Session};
+use tenure::session::{RegisteredKey, Session};
 use tenure::store::LeaseId;
 
 use super::reference::{KEYS_PER_LEASE, Reference};
@@ -96,12 +96,12 @@ pub(super) fn open(place: &StoreUnderTest) -> Result<Session, BenchFailure> {
 }
 
 /// All wishes at once, and then all answers.
-pub(super) async fn register(session: &Session, keys: &[Bytes]) -> Result<Vec<Registration>, BenchFailure> {
-    let wishes = keys.iter().map(|key| session.register(key.clone(), &VALUE[..]).into_future());
+pub(super) async fn register(session: &Session, keys: &[Bytes]) -> Result<Vec<RegisteredKey>, BenchFailure> {
+    let wishes = keys.iter().map(|key| session.register_raw(key.clone(), &VALUE[..]).into_future());
     try_join_all(wishes).await.map_err(|error| wrong(format!("a key was not registered: {error}")))
 }
 
-pub(super) fn leases(registered: &[Registration]) -> BTreeSet<LeaseId> {
+pub(super) fn leases(registered: &[RegisteredKey]) -> BTreeSet<LeaseId> {
     registered.iter().map(|registration| registration.lease).collect()
 }
 

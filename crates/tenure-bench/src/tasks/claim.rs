@@ -104,7 +104,7 @@ async fn claim(
     workers.have_begun(tasks).await?;
     let took = begin.elapsed();
     turns.requests += handled(place.counter.as_ref()).await - requests;
-    turns.tries += usize::try_from(workers.tally().tries - before.tries).unwrap_or(usize::MAX);
+    turns.tries += usize::try_from(workers.tally().claims_sent - before.claims_sent).unwrap_or(usize::MAX);
     turns.leases = Some(workers.leases());
     turns.samples.push(Sample::new(vec![took], took, tasks));
     let owned = context.owners().await?.len();

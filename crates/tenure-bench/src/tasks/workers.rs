@@ -86,8 +86,8 @@ impl BenchWorkers {
     pub(super) fn tally(&self) -> WorkerStats {
         self.members.iter().map(|member| member.node.stats()).fold(WorkerStats::default(), |sum, one| {
             WorkerStats {
-                weighed: sum.weighed + one.weighed,
-                tries: sum.tries + one.tries,
+                considered: sum.considered + one.considered,
+                claims_sent: sum.claims_sent + one.claims_sent,
                 won: sum.won + one.won,
                 timers: sum.timers + one.timers,
                 changes: sum.changes + one.changes,

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::error::ErrorKind;
 
-use super::{Cli, Command, USAGE};
+use super::{Cli, CliCommand, USAGE};
 use crate::failure::WRAPPER_FAILED;
 
 /// One word a line, without our own name; words may be any bytes.
@@ -39,7 +39,7 @@ fn is_usage(text: &str) -> bool {
 }
 
 /// The first word of how it is shown: its variant.
-fn name(command: &Command) -> String {
+fn name(command: &CliCommand) -> String {
     format!("{command:?}")
         .split(|letter: char| !letter.is_ascii_alphanumeric())
         .next()

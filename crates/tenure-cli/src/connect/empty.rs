@@ -9,13 +9,13 @@ use tenure::store::{
 };
 
 /// A file store without a file. It answers as an empty one; what is changed in it is gone with this process.
-pub(super) struct Empty {
+pub(super) struct EmptyStore {
     memory: MemoryEngine,
     info: StoreInfo,
 }
 
-impl Empty {
-    pub(super) fn new() -> Empty {
+impl EmptyStore {
+    pub(super) fn new() -> EmptyStore {
         let info = StoreInfo {
             kind: "file",
             id: "none".to_owned(),
@@ -24,11 +24,11 @@ impl Empty {
             durable: Durability::Process,
             reach: Reach::Process,
         };
-        Empty { memory: MemoryEngine::new(), info }
+        EmptyStore { memory: MemoryEngine::new(), info }
     }
 }
 
-impl Engine for Empty {
+impl Engine for EmptyStore {
     fn info(&self) -> &StoreInfo {
         &self.info
     }

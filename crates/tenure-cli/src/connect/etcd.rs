@@ -7,14 +7,14 @@ use tenure_etcd::{Config, DefectLog, Secret, Tls};
 
 use super::password;
 use super::retry::CONNECT_TIMEOUT;
-use super::source::{Decision, Password, Sourced};
+use super::source::{ConnectSettings, Password, Sourced};
 use crate::failure::Failure;
 
 /// Everything that a client of this store needs; asks for a password where one is missing.
 pub(crate) async fn config(
     endpoints: &[String],
     security: Transport,
-    decision: &Decision,
+    settings: &ConnectSettings,
 ) -> Result<Config, Failure> {
     let scheme = match security {
         Transport::Plain => "http",
@@ -25,20 +25,20 @@ pub(crate) async fn config(
     // The command reports them itself, once a day.
     config.defect_log = DefectLog::Off;
     if security == Transport::Tls {
-        config = config.with_tls(tls(decision)?);
+        config = config.with_tls(tls(settings)?);
     }
-    if let Some(user) = &decision.user {
-        config = config.with_user(user.value.clone(), secret(&user.value, decision).await?);
+    if let Some(user) = &settings.user {
+        config = config.with_user(user.value.clone(), secret(&user.value, settings).await?);
     }
     Ok(config)
 }
 
-fn tls(decision: &Decision) -> Result<Tls, Failure> {
+fn tls(settings: &ConnectSettings) -> Result<Tls, Failure> {
     let mut tls = Tls::new();
-    if let Some(cacert) = &decision.cacert {
+    if let Some(cacert) = &settings.cacert {
         tls = tls.with_ca_pem(read(cacert)?);
     }
-    if let (Some(cert), Some(key)) = (&decision.cert, &decision.key) {
+    if let (Some(cert), Some(key)) = (&settings.cert, &settings.key) {
         let pem = String::from_utf8(read(key)?)
             .map_err(|_| Failure::usage(format!("{} is not PEM text", key.value.display())))?;
         tls = tls.with_identity(read(cert)?, Secret::new(pem));
@@ -54,9 +54,9 @@ fn read(file: &Sourced<std::path::PathBuf>) -> Result<Vec<u8>, Failure> {
     })
 }
 
-async fn secret(user: &str, decision: &Decision) -> Result<Secret, Failure> {
-    let hidden = match &decision.password {
-        None => password::ask(user).await?,
+async fn secret(user: &str, settings: &ConnectSettings) -> Result<Secret, Failure> {
+    let hidden = match &settings.password {
+        None => password::prompt(user).await?,
         Some(Sourced { value: Password::Text(text), .. }) => text.clone(),
         Some(Sourced { value: Password::File(path), .. }) => password::read_file(path.clone()).await?,
     };

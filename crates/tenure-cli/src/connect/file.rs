@@ -37,9 +37,9 @@ pub(crate) fn read(path: &Path) -> Result<Option<Values>, Failure> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ConfigFile {
     store: Option<String>,
-    endpoints: Option<Endpoints>,
+    endpoints: Option<EndpointList>,
     namespace: Option<String>,
     cacert: Option<String>,
     cert: Option<String>,
@@ -51,13 +51,13 @@ struct File {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Endpoints {
+enum EndpointList {
     Text(String),
     List(Vec<String>),
 }
 
 fn parse(text: &str) -> Result<Values, Failure> {
-    let file: File = toml::from_str(text).map_err(|error| {
+    let file: ConfigFile = toml::from_str(text).map_err(|error| {
         let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
         // What is nested too deeply is nowhere in particular, says the parser.
         let place = line.map_or_else(|| "somewhere in it: ".to_owned(), |line| format!("near line {line}: "));
@@ -66,8 +66,8 @@ fn parse(text: &str) -> Result<Values, Failure> {
         )
     })?;
     let endpoints = file.endpoints.map(|endpoints| match endpoints {
-        Endpoints::Text(text) => text,
-        Endpoints::List(list) => list.join(","),
+        EndpointList::Text(text) => text,
+        EndpointList::List(list) => list.join(","),
     });
     let entries = [
         (Setting::Store, file.store),

@@ -59,7 +59,7 @@ fn read(path: &Path) -> Result<Hidden, Failure> {
 /// # Cancellation
 ///
 /// Dropping the future gives the terminal its echo back.
-pub(crate) async fn ask(user: &str) -> Result<Hidden, Failure> {
+pub(crate) async fn prompt(user: &str) -> Result<Hidden, Failure> {
     let nobody = || {
         Failure::usage(format!(
             "no password is given for the user {user}, and there is no terminal to ask at"

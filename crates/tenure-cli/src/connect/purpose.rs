@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use tenure::store::{Store, StoreUrl};
 
-use super::empty::Empty;
-use super::{Decision, Origin, open};
-use crate::cli::Command;
+use super::empty::EmptyStore;
+use super::{ConnectSettings, Origin, open};
+use crate::cli::CliCommand;
 use crate::election::ElectionCommand;
 use crate::failure::{Code, Failure};
 use crate::kv::KvCommand;
@@ -18,7 +18,7 @@ use crate::service::ServiceCommand;
 
 /// What a command needs of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Purpose {
+pub(crate) enum StorePurpose {
     /// What is there; nothing is created for it.
     Read,
     /// What changes from now on; nothing is created for it. A store that does not exist is an error: a command that waited for its file would
@@ -30,65 +30,67 @@ pub(crate) enum Purpose {
     Hold,
 }
 
-impl Purpose {
-    pub(crate) fn of(command: Option<&Command>) -> Purpose {
+impl StorePurpose {
+    pub(crate) fn of(command: Option<&CliCommand>) -> StorePurpose {
         match command {
             Some(
-                Command::Lock(_)
-                | Command::Elect(_)
-                | Command::Once(_)
-                | Command::Register(_)
-                | Command::Worker(_),
-            ) => Purpose::Hold,
-            Some(Command::Submit(_) | Command::Kv(KvCommand::Put(_) | KvCommand::Txn(_))) => Purpose::Write,
-            Some(Command::Events(args)) if !args.follow => Purpose::Read,
+                CliCommand::Lock(_)
+                | CliCommand::Elect(_)
+                | CliCommand::Once(_)
+                | CliCommand::Register(_)
+                | CliCommand::Worker(_),
+            ) => StorePurpose::Hold,
+            Some(CliCommand::Submit(_) | CliCommand::Kv(KvCommand::Put(_) | KvCommand::Txn(_))) => {
+                StorePurpose::Write
+            }
+            Some(CliCommand::Events(args)) if !args.follow => StorePurpose::Read,
             Some(
-                Command::Events(_)
-                | Command::Kv(KvCommand::Watch(_))
-                | Command::Election(ElectionCommand::Watch(_))
-                | Command::Service(ServiceCommand::Watch(_)),
-            ) => Purpose::Follow,
+                CliCommand::Events(_)
+                | CliCommand::Kv(KvCommand::Watch(_))
+                | CliCommand::Election(ElectionCommand::Watch(_))
+                | CliCommand::Service(ServiceCommand::Watch(_)),
+            ) => StorePurpose::Follow,
             // Those that change something change what is there: without a store there is nothing to change.
-            _ => Purpose::Read,
+            _ => StorePurpose::Read,
         }
     }
 }
 
 /// Opens the store that was decided upon, for a purpose. Where a reader finds no default store, it gets an empty one that no other process sees.
 pub(crate) async fn open_for(
-    purpose: Purpose,
-    decision: &Decision,
+    purpose: StorePurpose,
+    settings: &ConnectSettings,
     output: &Output,
 ) -> Result<Store, Failure> {
-    let Ok(store) = &decision.store else { return open(decision, output).await };
+    let Ok(store) = &settings.store else { return open(settings, output).await };
     let is_default = match &store.origin {
         Origin::Default => true,
         Origin::Flag(flag) => flag == "--local",
         Origin::Variable(_) | Origin::File(_) => false,
     };
     match (&store.value, purpose) {
-        (StoreUrl::Memory, Purpose::Hold) => {
+        (StoreUrl::Memory, StorePurpose::Hold) => {
             return Err(Failure::usage(
                 "memory: is a store inside this process, so no other process is excluded by what it holds there",
             )
             .hint("use the store of this machine with --local, or --store file:///path/store.db, or --endpoints host:2379"));
         }
-        (StoreUrl::File(path), Purpose::Read) if is_default && !path.exists() => {
-            for note in decision.notes.iter().filter(|_| !output.is_quiet) {
+        (StoreUrl::File(path), StorePurpose::Read) if is_default && !path.exists() => {
+            for note in settings.notes.iter().filter(|_| !output.is_quiet) {
                 output.note(note);
             }
-            return Ok(Store::new(Empty::new()));
+            return Ok(Store::new(EmptyStore::new()));
         }
-        (StoreUrl::File(path), Purpose::Follow) if is_default => refuse_missing(path)?,
+        (StoreUrl::File(path), StorePurpose::Follow) if is_default => refuse_missing(path)?,
         (StoreUrl::File(path), _) if !is_default => refuse_mistyped(path, purpose)?,
         _ => {}
     }
-    open(decision, output).await
+    open(settings, output).await
 }
 
 /// Refuses a path that is most likely mistyped. A store is created in a new folder, but not below several.
-fn refuse_mistyped(path: &Path, purpose: Purpose) -> Result<(), Failure> {
-    let may_create = matches!(purpose, Purpose::Write | Purpose::Hold);
+fn refuse_mistyped(path: &Path, purpose: StorePurpose) -> Result<(), Failure> {
+    let may_create = matches!(purpose, StorePurpose::Write | StorePurpose::Hold);
     let folder = path.parent().unwrap_or(Path::new("/"));
     let needed = if may_create { folder.parent().unwrap_or(folder) } else { folder };
     let missing: Option<PathBuf> =

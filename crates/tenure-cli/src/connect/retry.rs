@@ -70,9 +70,9 @@ impl ConnectRetry {
                 Err(_) => return Err(last),
             };
             let is_final = match error.kind() {
-                Kind::Permanent => true,
-                Kind::Refused => self.refused == Refused::Ends,
-                Kind::Passing => false,
+                ErrorKind::Permanent => true,
+                ErrorKind::Refused => self.refused == Refused::Ends,
+                ErrorKind::Passing => false,
             };
             if is_final || Instant::now() + PAUSE >= until {
                 return Err(Some(error));
@@ -85,7 +85,7 @@ impl ConnectRetry {
 
 /// Whether an error passes with time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ErrorKind {
     Permanent,
     Refused,
     Passing,
@@ -93,29 +93,29 @@ pub(crate) enum Kind {
 
 /// An error of opening.
 pub(crate) trait Transient {
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> ErrorKind;
 }
 
 impl Transient for tenure_etcd::Error {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ErrorKind {
         match self {
-            tenure_etcd::Error::Unavailable(cause) if cause.is_refused() => Kind::Refused,
-            error if error.is_retryable() => Kind::Passing,
-            _ => Kind::Permanent,
+            tenure_etcd::Error::Unavailable(cause) if cause.is_refused() => ErrorKind::Refused,
+            error if error.is_retryable() => ErrorKind::Passing,
+            _ => ErrorKind::Permanent,
         }
     }
 }
 
 impl Transient for StoreError {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ErrorKind {
         match self {
             StoreError::Unavailable(cause)
                 if cause.downcast_ref::<tenure_etcd::Cause>().is_some_and(tenure_etcd::Cause::is_refused) =>
             {
-                Kind::Refused
+                ErrorKind::Refused
             }
-            error if error.is_retryable() => Kind::Passing,
-            _ => Kind::Permanent,
+            error if error.is_retryable() => ErrorKind::Passing,
+            _ => ErrorKind::Permanent,
         }
     }
 }
@@ -128,22 +128,22 @@ mod tests {
 
     use super::*;
 
-    struct Failed(Kind);
+    struct FailedTry(ErrorKind);
 
-    impl Transient for Failed {
-        fn kind(&self) -> Kind {
+    impl Transient for FailedTry {
+        fn kind(&self) -> ErrorKind {
             self.0
         }
     }
 
     /// How often a store was tried that opens at the given try, and whether it was opened.
-    async fn tries(patience: ConnectRetry, kind: Kind, opens_at: u32) -> (u32, bool) {
+    async fn tries(retry: ConnectRetry, kind: ErrorKind, opens_at: u32) -> (u32, bool) {
         let count = Cell::new(0);
-        let opened = patience
+        let opened = retry
             .open(|| {
                 count.set(count.get() + 1);
                 let n = count.get();
-                async move { if n >= opens_at { Ok(()) } else { Err(Failed(kind)) } }
+                async move { if n >= opens_at { Ok(()) } else { Err(FailedTry(kind)) } }
             })
             .await;
         (count.get(), opened.is_ok())
@@ -151,14 +151,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silent_store_is_tried_until_the_time_is_over() {
-        let patience = ConnectRetry::new(None);
-        assert_eq!(tries(patience, Kind::Passing, 5).await, (5, true));
-        assert_eq!(tries(patience, Kind::Permanent, 2).await, (1, false));
-        assert_eq!(tries(patience, Kind::Refused, 2).await, (1, false), "nothing listens: fails immediately");
-        let waiting = patience.with_wait(Some(Duration::from_secs(30)), None);
-        assert_eq!(tries(waiting, Kind::Refused, 100).await, (100, true), "with --wait it is waited for");
+        let retry = ConnectRetry::new(None);
+        assert_eq!(tries(retry, ErrorKind::Passing, 5).await, (5, true));
+        assert_eq!(tries(retry, ErrorKind::Permanent, 2).await, (1, false));
+        assert_eq!(
+            tries(retry, ErrorKind::Refused, 2).await,
+            (1, false),
+            "nothing listens: fails immediately"
+        );
+        let waiting = retry.with_wait(Some(Duration::from_secs(30)), None);
+        assert_eq!(
+            tries(waiting, ErrorKind::Refused, 100).await,
+            (100, true),
+            "with --wait it is waited for"
+        );
         let begin = Instant::now();
-        assert!(!tries(patience, Kind::Passing, u32::MAX).await.1);
+        assert!(!tries(retry, ErrorKind::Passing, u32::MAX).await.1);
         assert!(begin.elapsed() <= CONNECT_TIMEOUT, "{:?}", begin.elapsed());
     }
 
@@ -166,7 +174,7 @@ mod tests {
     async fn try_that_hangs_ends_with_the_time() {
         let hanging = ConnectRetry::new(Some(Duration::from_secs(2)));
         let begin = Instant::now();
-        let opened = hanging.open(std::future::pending::<Result<(), Failed>>).await;
+        let opened = hanging.open(std::future::pending::<Result<(), FailedTry>>).await;
         assert!(matches!(opened, Err(None)));
         assert_eq!(begin.elapsed(), Duration::from_secs(2));
     }
@@ -193,8 +201,8 @@ mod tests {
 
     #[test]
     fn errors_of_both_kinds_are_read_alike() {
-        assert_eq!(StoreError::Unavailable(Cause::new("silent")).kind(), Kind::Passing);
-        assert_eq!(StoreError::Denied("no".into()).kind(), Kind::Permanent);
-        assert_eq!(tenure_etcd::Error::Closed.kind(), Kind::Permanent);
+        assert_eq!(StoreError::Unavailable(Cause::new("silent")).kind(), ErrorKind::Passing);
+        assert_eq!(StoreError::Denied("no".into()).kind(), ErrorKind::Permanent);
+        assert_eq!(tenure_etcd::Error::Closed.kind(), ErrorKind::Permanent);
     }
 }

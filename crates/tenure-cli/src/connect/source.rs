@@ -163,7 +163,7 @@ pub(crate) struct Sources {
 
 /// What was decided.
 #[derive(Clone, Debug)]
-pub(crate) struct Decision {
+pub(crate) struct ConnectSettings {
     /// The store, or why there is none to use.
     pub(crate) store: Result<Sourced<StoreUrl>, Failure>,
     pub(crate) namespace: Sourced<Namespace>,
@@ -176,7 +176,7 @@ pub(crate) struct Decision {
     /// What the user should hear about the decision.
     pub(crate) notes: Vec<String>,
     /// How long opening may take.
-    pub(crate) patience: ConnectRetry,
+    pub(crate) retry: ConnectRetry,
 }
 
 /// Variables that indicate an unattended machine: no person reads stderr, and a store of this machine alone is rarely intended.
@@ -188,7 +188,7 @@ const NAMESPACE: &str = "tenure";
 /// How much of a command others see in listings.
 const COMMAND_CHARS_MAX: usize = 200;
 
-impl Decision {
+impl ConnectSettings {
     /// The identity of this process, with the configured node name and the command that it runs.
     pub(crate) fn identity(&self, command: &[OsString]) -> Identity {
         let own = tenure::identity::current();
@@ -215,7 +215,7 @@ impl Decision {
 }
 
 /// Decides.
-pub(crate) fn decide(sources: &Sources) -> Result<Decision, Failure> {
+pub(crate) fn decide(sources: &Sources) -> Result<ConnectSettings, Failure> {
     let layers = layers(sources);
     let pick = |setting| layers.iter().find_map(|layer| layer.get(setting));
     let path = |setting| pick(setting).map(|found| found.map(PathBuf::from));
@@ -241,7 +241,7 @@ pub(crate) fn decide(sources: &Sources) -> Result<Decision, Failure> {
     })?;
     let namespace = namespace.map(|_| parsed);
     let store = choose_store(sources, &layers, &namespace.value, has_tls_files, &mut notes);
-    Ok(Decision {
+    Ok(ConnectSettings {
         store,
         namespace,
         cacert: path(Setting::Cacert),
@@ -251,7 +251,7 @@ pub(crate) fn decide(sources: &Sources) -> Result<Decision, Failure> {
         password,
         node: pick(Setting::Node),
         notes,
-        patience: ConnectRetry::default(),
+        retry: ConnectRetry::default(),
     })
 }
 

@@ -6,23 +6,23 @@ use tenure_etcd::{
 };
 
 use super::{DoctorCheck, round_trip};
-use crate::connect::{self, Decision};
+use crate::connect::{self, ConnectSettings};
 use crate::failure::{Code, Failure};
 
 pub(super) async fn look(
     url: &StoreUrl,
     endpoints: &[String],
     security: Transport,
-    decision: &Decision,
+    settings: &ConnectSettings,
     checks: &mut Vec<DoctorCheck>,
 ) {
-    let config = match connect::etcd_config(endpoints, security, decision).await {
+    let config = match connect::etcd_config(endpoints, security, settings).await {
         Ok(config) => config,
         Err(failure) => return checks.push(DoctorCheck::fail("connection", failure)),
     };
-    let client = match decision.patience.open(|| Client::connect(config.clone())).await {
+    let client = match settings.retry.open(|| Client::connect(config.clone())).await {
         Ok(client) => client,
-        Err(Some(error)) => return checks.extend(not_connected(error, url, security, decision)),
+        Err(Some(error)) => return checks.extend(not_connected(error, url, security, settings)),
         Err(None) => {
             let failure = Failure::new(Code::Unavailable, format!("{url} did not answer in time"))
                 .hint("check the addresses with `tenure config show`, and that the members run");
@@ -30,14 +30,14 @@ pub(super) async fn look(
         }
     };
     checks.push(tls(url, security));
-    checks.push(auth(url, decision));
+    checks.push(auth(url, settings));
     let read = || async {
-        let key = format!("/{}/doctor", decision.namespace.value).into();
+        let key = format!("/{}/doctor", settings.namespace.value).into();
         client.range(Range { key, ..Range::default() }).await?;
         Ok(())
     };
     checks.push(round_trip(read).await);
-    checks.push(access(&client, decision.namespace.value.as_str()).await);
+    checks.push(access(&client, settings.namespace.value.as_str()).await);
     checks.extend(proxy(&client).await);
     match client.status().await {
         Ok(status) => {
@@ -51,15 +51,20 @@ pub(super) async fn look(
 }
 
 /// The check that failed. What was not reached is not reported as ok: TLS and sign-in are known only after a connection.
-fn not_connected(error: Error, url: &StoreUrl, security: Transport, decision: &Decision) -> Vec<DoctorCheck> {
+fn not_connected(
+    error: Error,
+    url: &StoreUrl,
+    security: Transport,
+    settings: &ConnectSettings,
+) -> Vec<DoctorCheck> {
     let (tls_failed, auth_failed) = (matches!(error, Error::Tls { .. }), matches!(error, Error::Denied(_)));
     let mut checks = Vec::new();
     // In the clear and without a user are facts of the configuration.
     if security == Transport::Plain && !tls_failed {
         checks.push(tls(url, security));
     }
-    if decision.user.is_none() && decision.cert.is_none() && !auth_failed {
-        checks.push(auth(url, decision));
+    if settings.user.is_none() && settings.cert.is_none() && !auth_failed {
+        checks.push(auth(url, settings));
     }
     let name = match (tls_failed, auth_failed) {
         (true, _) => "tls",
@@ -127,10 +132,10 @@ fn tls(url: &StoreUrl, security: Transport) -> DoctorCheck {
     }
 }
 
-fn auth(url: &StoreUrl, decision: &Decision) -> DoctorCheck {
-    match &decision.user {
+fn auth(url: &StoreUrl, settings: &ConnectSettings) -> DoctorCheck {
+    match &settings.user {
         Some(user) => DoctorCheck::ok("auth", format!("signed in as {}", user.value)),
-        None if decision.cert.is_some() => DoctorCheck::ok("auth", "by client certificate"),
+        None if settings.cert.is_some() => DoctorCheck::ok("auth", "by client certificate"),
         None if connect::is_loopback(url) => DoctorCheck::ok("auth", "off, on this machine only"),
         None => DoctorCheck::warn(
             "auth",

@@ -28,7 +28,8 @@ impl<'a> ElectionSubject<'a> {
     ) -> ElectionSubject<'a> {
         let node = || context.identity.node.clone();
         let candidate = args.candidate.as_ref().map_or_else(node, ToString::to_string);
-        let election = Elections::new(&context.session, &context.namespace).introduce(&candidate).open(name);
+        let election =
+            Elections::new(&context.session, &context.namespace).identity(candidate.as_str()).election(name);
         let value = args.value.clone().unwrap_or_else(node);
         ElectionSubject { context, args, name, election, candidate, value }
     }
@@ -45,17 +46,17 @@ impl HoldSubject for ElectionSubject<'_> {
     }
 
     async fn acquire(&self, wait: Wait) -> Result<Term, NotHeld> {
-        let campaign = self.election.campaign(self.value.clone()).priority(self.args.priority);
+        let campaign = self.election.campaign().value(self.value.clone()).priority(self.args.priority);
         let campaign = match wait {
             Wait::Endless => campaign,
-            Wait::UpTo(wait) => campaign.wait_up_to(wait),
-            Wait::None => campaign.try_once(),
+            Wait::UpTo(wait) => campaign.timeout(wait),
+            Wait::None => campaign.try_now(),
         };
         campaign.await.map_err(|error| NotHeld::campaign(self.name(), error))
     }
 
     async fn status(&self, lease: Option<LeaseId>) -> Result<QueueStatus, StoreError> {
-        let view = self.election.view().await?;
+        let view = self.election.snapshot().await.map_err(store_error)?;
         let ahead = lease.and_then(|lease| ahead(&view, lease));
         let held_by = view.leader.as_ref().map(|leader| format!("led by {}", leader_name(leader)));
         let text = held_by
@@ -66,6 +67,14 @@ impl HoldSubject for ElectionSubject<'_> {
 
     fn show_command(&self) -> String {
         format!("tenure election show {}", self.name)
+    }
+}
+
+/// The name of the election is valid, so that reads only fail as the store does.
+fn store_error(error: tenure::Error) -> StoreError {
+    match error {
+        tenure::Error::Store(error) => error,
+        _ => StoreError::Closed,
     }
 }
 

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use tenure::election::{Ask, Dismissal, Term};
+use tenure::election::{StepDownRequest, Term};
 use tenure::hold::LossReason;
 
 use super::output::StopCause;
@@ -22,7 +22,7 @@ enum TermExit {
     /// Leadership was lost.
     Lost(LossReason),
     /// A step-down was requested.
-    Dismissed(Dismissal),
+    Dismissed(StepDownRequest),
     /// Leadership was lost before the command was started.
     NotBegun,
 }
@@ -75,7 +75,7 @@ impl ElectionSubject<'_> {
     ) -> Result<TermResult, Failure> {
         let key = String::from_utf8_lossy(&term.fence().key).into_owned();
         let env = vec![("TENURE_ELECTION", self.name().into()), ("TENURE_ELECTION_KEY", key.into())];
-        match self.context.run(program, env, term, term.dismissed(), signals).await {
+        match self.context.run(program, env, term, term.step_down_requested(), signals).await {
             Ok(run) => Ok(TermResult::after(run)),
             // The command did not run, so this process can enter the queue again.
             Err(failure) if failure.code == Code::Lost => {
@@ -123,11 +123,11 @@ impl ElectionSubject<'_> {
                     biased;
                     // The release goes on in the background.
                     signal = signals.next_end() => Err(HoldExit::signal(signal)),
-                    released = term.obey(&dismissal) => Ok(released),
+                    released = term.accept(&dismissal) => Ok(released),
                 };
                 self.report_stopped(token, StopCause::Asked)?;
                 context.warn_unless(Some(&released?), name, ttl);
-                let why = format!("was released because {} requested it", by(&dismissal.ask));
+                let why = format!("was released because {} requested it", by(&dismissal));
                 if let Some(code) = last {
                     return Ok(Some(ExitCode::from(code)));
                 }
@@ -151,7 +151,7 @@ impl ElectionSubject<'_> {
 }
 
 impl TermResult {
-    fn after(CommandRun { outcome, loss, recalled }: CommandRun<Dismissal>) -> TermResult {
+    fn after(CommandRun { outcome, loss, recalled }: CommandRun<StepDownRequest>) -> TermResult {
         let last = outcome.is_signaled.then(|| outcome.exit_code());
         let end = match recalled {
             _ if outcome.is_lost => TermExit::Lost(loss.unwrap_or(LossReason::Lapsed)),
@@ -169,14 +169,11 @@ async fn hold(term: &Term, signals: &mut Signals) -> TermResult {
         biased;
         lost = term.lost() => TermExit::Lost(lost.reason),
         _ = signals.next_end() => TermExit::Done(0),
-        dismissal = term.dismissed() => TermExit::Dismissed(dismissal),
+        dismissal = term.step_down_requested() => TermExit::Dismissed(dismissal),
     };
     TermResult { end, last: None }
 }
 
-fn by(ask: &Ask) -> &str {
-    match ask {
-        Ask::Resign { by } | Ask::Transfer { by, .. } if by.is_empty() => "another process",
-        Ask::Resign { by } | Ask::Transfer { by, .. } => by,
-    }
+fn by(request: &StepDownRequest) -> &str {
+    if request.by.is_empty() { "another process" } else { &request.by }
 }

@@ -10,7 +10,7 @@ use tenure_core::layout::QueueKey;
 use tenure_core::record::{CandidateRecord, StepDownRecord};
 use tenure_core::revision::Token;
 
-use crate::node::said;
+use crate::node::format_time;
 
 /// An election.
 #[derive(Serialize)]
@@ -77,7 +77,7 @@ impl CandidateRow {
     }
 
     fn leading(leader: &Leader, others: &[Candidate]) -> CandidateRow {
-        let since = leader.record.acquired.and_then(said);
+        let since = leader.record.acquired.and_then(format_time);
         CandidateRow { since, ..CandidateRow::new(leader.place, leader.token, &leader.record, others) }
     }
 
@@ -86,8 +86,8 @@ impl CandidateRow {
             candidate: record.candidate.clone(),
             value: record.value.clone(),
             token: token.to_string(),
-            since: said(record.queued),
-            queued: said(record.queued),
+            since: format_time(record.queued),
+            queued: format_time(record.queued),
             host: Some(record.host.clone()).filter(|host| !host.is_empty()),
             pid: Some(record.pid).filter(|pid| *pid != 0),
             user: Some(record.user.clone()).filter(|user| !user.is_empty()),
@@ -116,7 +116,7 @@ impl StepDownRow {
         StepDownRow { by: ask.by.clone(), what, to }
     }
 
-    pub(super) fn said(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         match &self.to {
             None => format!("{} asks the leader to resign", self.by),
             Some(to) => format!("{} asks the leader to hand over to {to}", self.by),

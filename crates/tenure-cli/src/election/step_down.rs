@@ -5,20 +5,23 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::election::{Answer, AskError, Candidate, Election, ElectionSnapshot, Leader};
+use tenure::election::{Candidate, ElectionSnapshot, Leader, StepDown, StepDownError, StepDownOutcome};
 use tenure::store::Revision;
 use tenure_core::id::ElectionName;
 use tenure_core::revision::Token;
 
 use super::rows::CandidateRow;
-use super::{ResignArgs, SCHEMA, TransferArgs, shown_by};
+use super::{ElectionTarget, ResignArgs, SCHEMA, TransferArgs, shown_by};
 use crate::elect::leader_name;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
-pub(super) async fn resign(args: &ResignArgs, election: &Election, output: &Output) -> Result<(), Failure> {
-    let name = election.name();
-    let leader = leader(election.view().await?, name)?;
+pub(super) async fn resign(
+    args: &ResignArgs,
+    ElectionTarget { name, election }: &ElectionTarget,
+    output: &Output,
+) -> Result<(), Failure> {
+    let leader = leader(election.snapshot().await?, name)?;
     if let Some(token) = args.token.map(|token| Token(Revision(token)))
         && token != leader.token
     {
@@ -26,24 +29,18 @@ pub(super) async fn resign(args: &ResignArgs, election: &Election, output: &Outp
             format!("'{name}' is led by {}, not by the one with fence {token}", leader_name(&leader));
         return Err(Failure::new(Code::Conflict, message).hint(shown_by(name)));
     }
-    match election.ask_to_resign(&leader).await {
-        Ok(()) => {}
-        Err(AskError::NotLeading) => return Err(overtaken(&leader, name)),
-        Err(error) => return Err(not_asked(error, name)),
-    }
-    match answer(election, &leader, args.patience.wait).await? {
-        Answer::Went(next) => tell(name, &leader, next.as_deref(), output),
-        Answer::Declined => Err(declined(&leader, name, "it does not want to go")),
+    match outcome(election.request_resign().of(&leader), &leader, name, args.timeout.wait).await? {
+        Some(next) => report(name, &leader, next.as_deref(), output),
+        None => Err(declined(&leader, name, "it does not want to go")),
     }
 }
 
 pub(super) async fn transfer(
     args: &TransferArgs,
-    election: &Election,
+    ElectionTarget { name, election }: &ElectionTarget,
     output: &Output,
 ) -> Result<(), Failure> {
-    let name = election.name();
-    let mut view = election.view().await?;
+    let mut view = election.snapshot().await?;
     let candidates = std::mem::take(&mut view.candidates);
     let leader = leader(view, name)?;
     let token = args.token.map(|token| Token(Revision(token)));
@@ -52,7 +49,7 @@ pub(super) async fn transfer(
             leader.record.candidate == args.candidate && token.is_none_or(|token| token == leader.token);
         if is_meant {
             output.note(&format!("'{name}' is led by {} already", leader_name(&leader)));
-            return tell(name, &leader, Some(&leader), output);
+            return report(name, &leader, Some(&leader), output);
         }
         let message = format!("nobody waits to lead '{name}' who is called {}", args.candidate);
         return Err(Failure::new(Code::NotFound, message).hint(shown_by(name)));
@@ -65,19 +62,15 @@ pub(super) async fn transfer(
         return Err(Failure::new(Code::Conflict, message)
             .hint(format!("hand over to the one with the highest priority; {}", shown_by(name))));
     }
-    match election.ask_to_transfer(&leader, heir).await {
-        Ok(()) => {}
-        Err(AskError::NotLeading) => return Err(overtaken(&leader, name)),
-        Err(error) => return Err(not_asked(error, name)),
-    }
-    match answer(election, &leader, args.patience.wait).await? {
-        Answer::Went(Some(next)) if next.token == heir.token => tell(name, &leader, Some(&next), output),
-        Answer::Went(next) => {
+    let request = election.request_transfer(args.candidate.as_str()).of(&leader).to(heir);
+    match outcome(request, &leader, name, args.timeout.wait).await? {
+        Some(Some(next)) if next.token == heir.token => report(name, &leader, Some(&next), output),
+        Some(next) => {
             let by = next.as_deref().map_or("nobody".to_owned(), leader_name);
             let message = format!("{} has gone, but '{name}' is led by {by} now", leader_name(&leader));
             Err(Failure::new(Code::Conflict, message).hint(shown_by(name)))
         }
-        Answer::Declined => {
+        None => {
             let why = format!("it does not want to, or {} has gone", args.candidate);
             Err(declined(&leader, name, &why))
         }
@@ -117,16 +110,24 @@ fn above<'a>(heir: &Candidate, candidates: &'a [Candidate]) -> Option<&'a Candid
     candidates.iter().find(is_above)
 }
 
-async fn answer(election: &Election, leader: &Leader, wait: Duration) -> Result<Answer, Failure> {
-    match tokio::time::timeout(wait, election.answer(leader)).await {
-        Ok(answer) => Ok(answer?),
-        Err(_) => {
-            let name = election.name();
+/// Sends a request, and waits for the next leader, if there is one; none if the leader declined.
+async fn outcome(
+    request: StepDown,
+    leader: &Leader,
+    name: &ElectionName,
+    wait: Duration,
+) -> Result<Option<Option<Box<Leader>>>, Failure> {
+    match request.timeout(wait).await {
+        Ok(StepDownOutcome::SteppedDown { next }) => Ok(Some(next)),
+        Ok(_) => Ok(None),
+        Err(StepDownError::NoLeader) => Err(overtaken(leader, name)),
+        Err(StepDownError::Timeout { .. }) => {
             let message =
                 format!("'{name}' is still led by {}, {wait:?} after it was asked", leader_name(leader));
             Err(Failure::new(Code::TimedOut, message)
                 .hint(format!("it was asked and may yet go; wait longer with --wait, or {}", shown_by(name))))
         }
+        Err(error) => Err(request_failed(error, name)),
     }
 }
 
@@ -140,9 +141,9 @@ fn declined(leader: &Leader, name: &ElectionName, why: &str) -> Failure {
     Failure::new(Code::Conflict, message).hint(shown_by(name))
 }
 
-fn not_asked(error: AskError, name: &ElectionName) -> Failure {
+fn request_failed(error: StepDownError, name: &ElectionName) -> Failure {
     match error {
-        AskError::Store(error) => {
+        StepDownError::Store(error) => {
             Failure::from(error).while_doing(&format!("the leader of '{name}' was not asked"))
         }
         error => Failure::new(Code::Failed, format!("the leader of '{name}' was not asked: {error}"))
@@ -151,7 +152,12 @@ fn not_asked(error: AskError, name: &ElectionName) -> Failure {
 }
 
 /// Says who led and who leads.
-fn tell(name: &ElectionName, former: &Leader, now: Option<&Leader>, output: &Output) -> Result<(), Failure> {
+fn report(
+    name: &ElectionName,
+    former: &Leader,
+    now: Option<&Leader>,
+    output: &Output,
+) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct StepDownReport<'a> {
         schema: &'static str,

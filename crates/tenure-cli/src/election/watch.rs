@@ -6,14 +6,15 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::StreamExt;
 use serde::Serialize;
-use tenure::election::{Election, Gap, Observation, TermEnd};
+use tenure::election::{Gap, Observation, TermEnd};
 use tenure::store::StoreError;
+use tenure_core::id::ElectionName;
 use tenure_core::revision::Token;
 
-use super::SCHEMA;
+use super::{ElectionTarget, SCHEMA};
 use crate::duration;
 use crate::failure::{Code, Failure};
-use crate::node::said;
+use crate::node::format_time;
 use crate::output::Output;
 
 #[derive(Args, Debug)]
@@ -30,10 +31,10 @@ pub(crate) struct ElectionWatchArgs {
 
 pub(super) async fn watch(
     args: &ElectionWatchArgs,
-    election: &Election,
+    target: &ElectionTarget,
     output: &Output,
 ) -> Result<(), Failure> {
-    let following = follow(args, election, output);
+    let following = follow(args, target, output);
     match args.wait {
         None => following.await,
         Some(wait) => tokio::time::timeout(wait, following).await.unwrap_or_else(|_| {
@@ -43,12 +44,12 @@ pub(super) async fn watch(
     }
 }
 
-async fn follow(args: &ElectionWatchArgs, election: &Election, output: &Output) -> Result<(), Failure> {
-    let mut observe = election.observe();
+async fn follow(args: &ElectionWatchArgs, target: &ElectionTarget, output: &Output) -> Result<(), Failure> {
+    let mut observe = target.election.observe();
     let mut seen: Option<u64> = None;
     while let Some(observation) = observe.next().await {
         let observation = observation?;
-        tell(election, &observation, output)?;
+        report(&target.name, &observation, output)?;
         match &mut seen {
             Some(seen) => *seen += 1,
             None => {
@@ -86,18 +87,18 @@ struct LeaderLine<'a> {
     blind_seconds: Option<f64>,
 }
 
-fn tell(election: &Election, seen: &Observation, output: &Output) -> Result<(), Failure> {
+fn report(name: &ElectionName, seen: &Observation, output: &Output) -> Result<(), Failure> {
     let leader = seen.leader.as_ref();
     let gap = seen.gap.as_ref();
     let line = LeaderLine {
         schema: SCHEMA,
         revision: seen.revision.to_string(),
         event: if leader.is_some() { "leader" } else { "none" },
-        name: election.name().as_str(),
+        name: name.as_str(),
         token: leader.map(|leader| leader.token).as_ref().map(Token::to_string),
         candidate: leader.map(|leader| leader.record.candidate.as_str()),
         value: leader.map(|leader| leader.record.value.as_str()),
-        since: leader.and_then(|leader| said(leader.record.acquired?)),
+        since: leader.and_then(|leader| format_time(leader.record.acquired?)),
         reason: gap.map(|gap| gap.end).or(seen.end).map(TermEnd::as_str),
         leaderless_min_seconds: gap.map(|gap| gap.min.as_secs_f64()),
         leaderless_min_if_cut_off_seconds: gap.map(|gap| gap.min_if_cut_off.as_secs_f64()),

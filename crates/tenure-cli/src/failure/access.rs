@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use tenure::store::{Access, MissingGrant, TlsFailure};
+use tenure::store::{AccessKind, MissingGrant, TlsFailure};
 
 use super::{Code, Failure};
 
@@ -22,7 +22,7 @@ pub(super) fn grant_hint(missing: &MissingGrant) -> String {
 
 fn hint(missing: &MissingGrant, namespace: &str) -> String {
     let user = missing.user.as_deref().unwrap_or("USER");
-    if missing.access == Access::Root {
+    if missing.access == AccessKind::Root {
         return format!("run it as a user with the role root, or `etcdctl user grant-role {user} root`");
     }
     let prefix = format!("/{namespace}/");
@@ -102,19 +102,22 @@ mod tests {
         };
         for (missing, command) in [
             (
-                missing(Access::Write, "/shop/eu/locks/a", ""),
+                missing(AccessKind::Write, "/shop/eu/locks/a", ""),
                 "`etcdctl role grant-permission ROLE readwrite --prefix=true /shop/eu/`",
             ),
-            (missing(Access::Read, "/other", ""), "`etcdctl role grant-permission ROLE readwrite /other`"),
             (
-                missing(Access::Read, "/other/", "/other0"),
+                missing(AccessKind::Read, "/other", ""),
+                "`etcdctl role grant-permission ROLE readwrite /other`",
+            ),
+            (
+                missing(AccessKind::Read, "/other/", "/other0"),
                 "`etcdctl role grant-permission ROLE readwrite --prefix=true /other/`",
             ),
             (
-                missing(Access::Read, "\0", "\0"),
+                missing(AccessKind::Read, "\0", "\0"),
                 "`etcdctl role grant-permission ROLE readwrite --prefix=true ''`",
             ),
-            (missing(Access::Root, "", ""), "`etcdctl user grant-role ann root`"),
+            (missing(AccessKind::Root, "", ""), "`etcdctl user grant-role ann root`"),
         ] {
             let hint = hint(&missing, "shop/eu");
             assert!(hint.ends_with(command) && hint.contains("ann"), "{hint}");

@@ -16,7 +16,7 @@ use tenure_core::time::Moment;
 use super::args::{self, HoldArgs};
 use super::timing::{LONGER_TTL, Timing, warn_of_long};
 use crate::cli::Global;
-use crate::connect::{self, Purpose};
+use crate::connect::{self, StorePurpose};
 use crate::failure::{Code, Failure};
 use crate::mistake;
 use crate::output::Output;
@@ -98,12 +98,12 @@ impl<'a> HoldContext<'a> {
         if let Some(warning) = mistake::flag_after_command(command) {
             output.warn(&warning);
         }
-        let decision = connect::decide_waiting(global, wait)?;
-        let namespace = decision.namespace.value.clone();
+        let settings = connect::decide_waiting(global, wait)?;
+        let namespace = settings.namespace.value.clone();
         let store = tokio::select! {
             biased;
             signal = signals.next_end() => return Err(HoldExit::signal(signal)),
-            store = connect::open_for(Purpose::Hold, &decision, output) => store?,
+            store = connect::open_for(StorePurpose::Hold, &settings, output) => store?,
         };
         store.info().limits.grant_ttl(timing.ttl)?;
         let session = Session::options()
@@ -116,7 +116,7 @@ impl<'a> HoldContext<'a> {
             namespace,
             store,
             session,
-            identity: decision.identity(command),
+            identity: settings.identity(command),
             timing,
             args,
             program,

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::context::{CLOSE_WITHIN, HoldContext};
 use super::timing::Timing;
 use crate::failure::{Code, Failure};
-use crate::supervise::{self, Job, Outcome, Program, Signals, StopTimes, SupervisorAction};
+use crate::supervise::{self, CommandExit, Job, Program, Signals, StopTimes, SupervisorAction};
 
 /// How long a file store may show no new revision before a release is abandoned. Many processes commit far more often. With
 /// `CLOSE_WITHIN` and two reads it stays within the documented 2 s.
@@ -26,7 +26,7 @@ pub(crate) type Released = Result<(), ReleaseError>;
 
 /// The result of a command.
 pub(crate) struct CommandRun<T> {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: CommandExit,
     /// Why the hold was lost, if the session reported a loss.
     pub(crate) loss: Option<LossReason>,
     /// The request that stopped it.

@@ -9,7 +9,7 @@ use tenure::clock::{BootClock, Clock};
 use tenure::election::CampaignError;
 use tenure::hold::{Hold, Lost};
 use tenure::lock::LockError;
-use tenure::session::{InvalidTtl, LendError};
+use tenure::session::{InvalidTtl, LeaseError};
 use tenure::store::{LeaseId, Reach, StoreError};
 use tenure_core::time::Moment;
 
@@ -29,6 +29,10 @@ const STATUS_AFTER: Duration = Duration::from_secs(1);
 
 /// How often a terminal shows a new status.
 const STATUS_EVERY_ON_TERMINAL: Duration = Duration::from_secs(1);
+
+/// The longest pause between reads of the queue before this process is in it. Doubled, a file store that stops making progress is
+/// noticed half a minute late.
+const STATUS_PAUSE_MAX: Duration = Duration::from_secs(16);
 
 /// How long one read of the queue may take.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -116,11 +120,11 @@ impl NotHeld {
         }
     }
 
-    fn lease(name: &str, error: LendError) -> NotHeld {
+    fn lease(name: &str, error: LeaseError) -> NotHeld {
         match error {
-            LendError::NotYet { within } => NotHeld::Unavailable(within),
-            LendError::Store(error) => NotHeld::store(name, error),
-            LendError::InvalidTtl(error) => NotHeld::ttl(&error),
+            LeaseError::Unavailable { after } => NotHeld::Unavailable(after),
+            LeaseError::Store(error) => NotHeld::store(name, error),
+            LeaseError::InvalidTtl(error) => NotHeld::ttl(&error),
             error => NotHeld::other(name, &error),
         }
     }
@@ -169,7 +173,7 @@ impl HoldContext<'_> {
             let within = if progress.was_queued.get() { left() } else { left().max(START_WITHIN) };
             let acquiring = async {
                 // The lease comes first: it identifies this process's key in the queue status.
-                let lend = self.session.lend().within(within).await;
+                let lend = self.session.lease().timeout(within).await;
                 let lease = lend.map_err(|error| NotHeld::lease(subject.name(), error))?;
                 progress.lease.set(Some(lease.lease()));
                 let wait = match wait {
@@ -238,6 +242,8 @@ impl HoldContext<'_> {
         let every = if self.output.has_status() { Some(STATUS_EVERY_ON_TERMINAL) } else { L::STATUS_EVERY };
         let queued_by = self.start_by();
         let mut report_at = Instant::now() + STATUS_AFTER;
+        // Many starts at once wait for the store: each read of the queue, and each line, would delay the others.
+        let mut pause = STATUS_TIMEOUT;
         loop {
             // After the deadline the checks go on: a file store that made progress can stop making it.
             let is_late = was_queued.get() || Instant::now() >= queued_by;
@@ -261,7 +267,8 @@ impl HoldContext<'_> {
             if was_queued.get() && is_done {
                 std::future::pending::<()>().await;
             }
-            report_at = Instant::now() + every.filter(|_| was_queued.get()).unwrap_or(STATUS_TIMEOUT);
+            report_at = Instant::now() + every.filter(|_| was_queued.get()).unwrap_or(pause);
+            pause = (2 * pause).min(STATUS_PAUSE_MAX);
         }
     }
 

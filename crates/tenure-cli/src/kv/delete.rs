@@ -81,7 +81,7 @@ pub(super) async fn delete(
         let count = listing.pairs.len();
         record.count = Some(count as u64);
         let keys = if count == 1 { "key" } else { "keys" };
-        args.confirm.ask(&format!("delete {count} {keys} under '{prefix}'"), output).await?;
+        args.confirm.prompt(&format!("delete {count} {keys} under '{prefix}'"), output).await?;
     }
     let reply = trail.delete(store, &select, record, output).await?;
     let Some(&OpReply::Delete { count: deleted }) = reply.results.first() else {

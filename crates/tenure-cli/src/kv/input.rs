@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::failure::{Code, Failure};
 
 /// Where it is read from.
-pub(crate) enum Input {
+pub(crate) enum InputSource {
     Stdin,
     File(PathBuf),
 }
@@ -15,12 +15,12 @@ pub(crate) enum Input {
 /// No engine takes more in one request than this; what is longer was named by mistake, and is not read into memory.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-impl Input {
+impl InputSource {
     /// Reads all of it, on a thread that may wait for as long as a person types.
     pub(crate) async fn read(self) -> Result<Vec<u8>, Failure> {
         let reading = tokio::task::spawn_blocking(move || match self {
-            Input::Stdin => read_all("stdin", stdin()),
-            Input::File(path) => {
+            InputSource::Stdin => read_all("stdin", stdin()),
+            InputSource::File(path) => {
                 let name = path.display().to_string();
                 read_all(&name, File::open(path).map_err(|error| unreadable(&name, &error))?)
             }

@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use tenure::store::{Condition, Grant, LeaseChoice, LeaseId, Op, Revision, Store, Txn};
 
-use super::input::Input;
+use super::input::InputSource;
 use super::key::{KeyArg, parse_lease, parse_revision_or_zero};
 use super::rows::KvKey;
 use crate::duration;
@@ -69,9 +69,9 @@ impl PutArgs {
                     Failure::usage("VALUE and --value-file both give a value").hint("leave one of them out")
                 );
             }
-            (Some(value), None) if value == "-" => PutValue::Read(Input::Stdin),
+            (Some(value), None) if value == "-" => PutValue::Read(InputSource::Stdin),
             (Some(value), None) => PutValue::Given(value),
-            (None, Some(path)) => PutValue::Read(Input::File(path.clone())),
+            (None, Some(path)) => PutValue::Read(InputSource::File(path.clone())),
             (None, None) => {
                 return Err(Failure::usage("no value is given")
                     .hint("give it as VALUE, --value-file FILE, or - for stdin"));
@@ -161,7 +161,7 @@ fn conflict(args: &PutArgs, key: &[u8]) -> Failure {
 /// Where the value is.
 enum PutValue<'a> {
     Given(&'a OsStr),
-    Read(Input),
+    Read(InputSource),
 }
 
 impl PutValue<'_> {

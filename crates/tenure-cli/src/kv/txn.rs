@@ -8,8 +8,8 @@ use clap::Args;
 use serde::Serialize;
 use tenure::store::{Op, OpReply, Store, ValueMode};
 
-use self::request::Request;
-use super::input::Input;
+use self::request::TxnRequest;
+use super::input::InputSource;
 use super::rows::KvPair;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
@@ -40,7 +40,7 @@ pub(crate) struct TxnArgs {
 }
 
 pub(super) async fn txn(args: &TxnArgs, store: &Store, output: &Output) -> Result<(), Failure> {
-    let txn = Request::parse(&read(args).await?)?.into_txn()?;
+    let txn = TxnRequest::parse(&read(args).await?)?.into_txn()?;
     // Answers without values must not look like empty values.
     let with_values = |branch: &[Op]| -> Vec<bool> {
         branch.iter().map(|op| !matches!(op, Op::Get(get) if get.values == ValueMode::Omitted)).collect()
@@ -63,7 +63,7 @@ pub(super) async fn txn(args: &TxnArgs, store: &Store, output: &Output) -> Resul
 }
 
 async fn read(args: &TxnArgs) -> Result<String, Failure> {
-    let input = args.file.clone().map_or(Input::Stdin, Input::File);
+    let input = args.file.clone().map_or(InputSource::Stdin, InputSource::File);
     String::from_utf8(input.read().await?).map_err(|_| Failure::usage("the transaction is not UTF-8 text"))
 }
 

@@ -60,7 +60,7 @@ async fn follow(args: &KvWatchArgs, mut stream: WatchStream, output: &Output) ->
     while let Some(item) = stream.next().await {
         let WatchItem::Batch { changes, .. } = item? else { continue };
         for change in &changes {
-            tell(change, output)?;
+            report(change, output)?;
             seen += 1;
         }
         if args.count.is_some_and(|count| seen >= count.get()) {
@@ -87,7 +87,7 @@ enum KeyOrPair {
     KvPair(KvPair),
 }
 
-fn tell(change: &Change, output: &Output) -> Result<(), Failure> {
+fn report(change: &Change, output: &Output) -> Result<(), Failure> {
     let revision = change.revision().to_string();
     let (event, previous) = match change {
         Change::Put { previous, .. } => ("put", previous),

@@ -67,20 +67,20 @@ impl HoldSubject for LockSubject {
         let name = self.name();
         let request = match self.options.mode {
             LockMode::Exclusive => self.locks.lock(name),
-            LockMode::Shared => self.locks.shared(name),
-            LockMode::Permit { of } => self.locks.permit(name, of),
+            LockMode::Shared => self.locks.rw_lock(name).read(),
+            LockMode::Permit { of } => self.locks.semaphore(name, of.get()).acquire(),
         };
         let request = request.reason(self.options.reason.clone());
         let request = match wait {
             Wait::Endless => request,
-            Wait::UpTo(wait) => request.wait_up_to(wait),
-            Wait::None => request.try_once(),
+            Wait::UpTo(wait) => request.timeout(wait),
+            Wait::None => request.try_now(),
         };
         request.await.map_err(|error| NotHeld::lock(name, error))
     }
 
     async fn status(&self, lease: Option<LeaseId>) -> Result<QueueStatus, StoreError> {
-        let view = self.locks.view(&self.options.name).await?;
+        let view = self.locks.get(&self.options.name).await?;
         let ahead = lease.and_then(|lease| wait_output::ahead(&view, lease));
         Ok(QueueStatus {
             is_queued: ahead.is_some(),

@@ -98,6 +98,7 @@ pub(super) fn flag(command: &str, word: &str) -> Option<&'static str> {
     match (command, word) {
         (_, "-o" | "--output" | "--format" | "-j") => Some("add --json for JSON; tables are the default"),
         ("tenure worker", "ls" | "list" | "show" | "get") => Some("`tenure node ls` lists the workers"),
+        ("tenure worker", "--id" | "--name") => Some("--node ID gives the worker its id"),
         (_, "-f" | "--follow") => Some("`tenure events --follow` follows what happens"),
         (_, "--host" | "-h" | "--server" | "--endpoint" | "--etcd") => {
             Some("--endpoints host:2379 names the members of an etcd")

@@ -9,26 +9,26 @@ use tenure::client::{Client, Handled, Sent, WaitCommandError};
 use tenure::feed::{Feed, FeedItem};
 use tenure::store::{Selection, StoreError};
 use tenure_core::board::Board;
-use tenure_core::command::{AfterDrain, NodeCommand as Order};
+use tenure_core::command::{AfterDrain, NodeCommand as Command};
 use tenure_core::id::NodeId;
 use tenure_core::layout::{Key, Layout};
 use tokio::time::Instant;
 
 use super::SCHEMA;
-use super::asking::{send, unheard};
+use super::command::{no_reply, send};
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 use crate::task::acknowledged;
 
 /// How often it is said how many are left where every word is a line of its own.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// How long the first look at the tasks may take: a hundred thousand of them are shown in less.
-const FIRST_LOOK: Duration = Duration::from_secs(10);
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the answer of a node that is gone may take: it was written before it went.
-const LAST_WORD: Duration = Duration::from_secs(2);
+const LAST_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Args, Debug)]
 pub(crate) struct DrainArgs {
@@ -52,13 +52,13 @@ impl DrainArgs {
     }
 
     /// The command to send.
-    pub(super) fn order(&self) -> Order {
-        Order::Drain(if self.stay_frozen { AfterDrain::StayFrozen } else { AfterDrain::TakeTasks })
+    pub(super) fn order(&self) -> Command {
+        Command::Drain(if self.stay_frozen { AfterDrain::StayFrozen } else { AfterDrain::TakeTasks })
     }
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct DrainReport<'a> {
     schema: &'static str,
     id: &'a str,
     message: &'static str,
@@ -81,11 +81,11 @@ pub(super) async fn drain(
     let Some(within) = args.within() else {
         let sent = send(id, args.order(), client).await?;
         output.note(&format!("drain was sent to node '{id}'; see it go with `tenure node ls`"));
-        return tell(id, &sent, None, output);
+        return report(id, &sent, None, output);
     };
-    let mut watch = Watch::open(id, layout, client, output).await?;
+    let mut watch = DrainWatch::open(id, layout, client, output).await?;
     let sent = send(id, args.order(), client).await?;
-    watch.see();
+    watch.report_left();
     let drained = tokio::time::timeout(within, watch.until_gone(client, &sent)).await;
     output.clear_status();
     let (left, had) = (watch.left, watch.had);
@@ -97,12 +97,17 @@ pub(super) async fn drain(
         Err(Failure::new(Code::TimedOut, message)
             .hint(format!("it goes on draining; see what it has with `tenure node show {id}`")))
     })?;
-    tell(id, &sent, Some((&handled, had)), output)
+    report(id, &sent, Some((&handled, had)), output)
 }
 
-fn tell(id: &NodeId, sent: &Sent, handled: Option<(&Handled, u64)>, output: &Output) -> Result<(), Failure> {
+fn report(
+    id: &NodeId,
+    sent: &Sent,
+    handled: Option<(&Handled, u64)>,
+    output: &Output,
+) -> Result<(), Failure> {
     if output.is_json {
-        return output.object(&Answer {
+        return output.object(&DrainReport {
             schema: SCHEMA,
             id: id.as_str(),
             message: "drain",
@@ -119,7 +124,7 @@ fn tell(id: &NodeId, sent: &Sent, handled: Option<(&Handled, u64)>, output: &Out
 }
 
 /// What is seen of a node that drains.
-struct Watch<'a> {
+struct DrainWatch<'a> {
     id: &'a NodeId,
     layout: &'a Layout,
     output: &'a Output,
@@ -134,35 +139,35 @@ struct Watch<'a> {
 }
 
 /// What happened.
-enum Event {
+enum DrainEvent {
     Handled(Result<Handled, WaitCommandError>),
     Node(Option<Result<FeedItem, StoreError>>),
     Task(Option<Result<FeedItem, StoreError>>),
 }
 
-impl<'a> Watch<'a> {
+impl<'a> DrainWatch<'a> {
     /// Looks at what the node has, before it begins to give that away.
     async fn open(
         id: &'a NodeId,
         layout: &'a Layout,
         client: &Client,
         output: &'a Output,
-    ) -> Result<Watch<'a>, Failure> {
+    ) -> Result<DrainWatch<'a>, Failure> {
         let tasks = Feed::open(client.store().clone(), layout.tasks())?;
         let board = Board::new(layout.clone());
-        let mut watch = Watch { id, layout, output, tasks, board, had: 0, left: 0, told: None };
+        let mut watch = DrainWatch { id, layout, output, tasks, board, had: 0, left: 0, told: None };
         let first = async {
             while !watch.board.is_fresh() {
                 let item = watch.tasks.next().await;
-                watch.take(item)?;
+                watch.apply(item)?;
             }
             Ok::<_, Failure>(())
         };
-        tokio::time::timeout(FIRST_LOOK, first).await.map_err(|_| {
+        tokio::time::timeout(SNAPSHOT_TIMEOUT, first).await.map_err(|_| {
             Failure::new(
                 Code::Unavailable,
                 format!(
-                    "the tasks of node '{id}' were not shown within {FIRST_LOOK:?}, so it was asked nothing"
+                    "the tasks of node '{id}' were not shown within {SNAPSHOT_TIMEOUT:?}, so it was asked nothing"
                 ),
             )
             .hint("run `tenure doctor`")
@@ -181,57 +186,57 @@ impl<'a> Watch<'a> {
         let (mut is_here, mut is_gone) = (false, false);
         loop {
             if let (Some(handled), true) = (&handled, is_gone) {
-                self.last_look().await?;
+                self.wait_until_empty().await?;
                 return Ok(handled.clone());
             }
             if is_gone && handled.is_none() {
-                let last = tokio::time::timeout(LAST_WORD, answer.as_mut()).await;
-                handled = Some(self.obeyed(last.map_err(|_| self.vanished())?)?);
+                let last = tokio::time::timeout(LAST_REPLY_TIMEOUT, answer.as_mut()).await;
+                handled = Some(self.drain_reply(last.map_err(|_| self.ended_without_reply())?)?);
                 continue;
             }
             let event = tokio::select! {
                 biased;
-                answer = answer.as_mut(), if handled.is_none() => Event::Handled(answer),
-                item = nodes.next() => Event::Node(item),
-                item = self.tasks.next() => Event::Task(item),
+                answer = answer.as_mut(), if handled.is_none() => DrainEvent::Handled(answer),
+                item = nodes.next() => DrainEvent::Node(item),
+                item = self.tasks.next() => DrainEvent::Task(item),
             };
             match event {
-                Event::Handled(answer) => handled = Some(self.obeyed(answer)?),
-                Event::Node(item) => match item.unwrap_or(Err(StoreError::Closed))? {
+                DrainEvent::Handled(answer) => handled = Some(self.drain_reply(answer)?),
+                DrainEvent::Node(item) => match item.unwrap_or(Err(StoreError::Closed))? {
                     FeedItem::SnapshotBegin => {}
                     FeedItem::Put(_) => is_here = true,
                     FeedItem::Delete { .. } => is_here = false,
                     FeedItem::Synced(_) => is_gone = !is_here,
                 },
-                Event::Task(item) => {
-                    self.take(item)?;
-                    self.see();
+                DrainEvent::Task(item) => {
+                    self.apply(item)?;
+                    self.report_left();
                 }
             }
         }
     }
 
     /// The feed of the tasks may be behind that of the nodes.
-    async fn last_look(&mut self) -> Result<(), Failure> {
+    async fn wait_until_empty(&mut self) -> Result<(), Failure> {
         let empty = async {
             while self.left > 0 {
                 let item = self.tasks.next().await;
-                self.take(item)?;
+                self.apply(item)?;
             }
             Ok(())
         };
-        let seen = tokio::time::timeout(LAST_WORD, empty).await;
-        self.see();
+        let seen = tokio::time::timeout(LAST_REPLY_TIMEOUT, empty).await;
+        self.report_left();
         seen.unwrap_or(Ok(()))
     }
 
-    fn obeyed(&self, answer: Result<Handled, WaitCommandError>) -> Result<Handled, Failure> {
-        let handled = answer.map_err(|error| unheard(self.id, "drain", error))?;
+    fn drain_reply(&self, answer: Result<Handled, WaitCommandError>) -> Result<Handled, Failure> {
+        let handled = answer.map_err(|error| no_reply(self.id, "drain", error))?;
         acknowledged(&format!("drain of node '{}'", self.id), handled)
             .map_err(|failure| failure.hint(format!("see `tenure node show {}`", self.id)))
     }
 
-    fn vanished(&self) -> Failure {
+    fn ended_without_reply(&self) -> Failure {
         let message = format!("node '{}' is gone, but has not said that it was drained", self.id);
         Failure::new(Code::Conflict, message).hint(
             "its tasks go to others when its lease ends; the command expires with it, so a node that comes back takes tasks",
@@ -239,7 +244,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Something came from the feed of the tasks.
-    fn take(&mut self, item: Option<Result<FeedItem, StoreError>>) -> Result<(), Failure> {
+    fn apply(&mut self, item: Option<Result<FeedItem, StoreError>>) -> Result<(), Failure> {
         self.board.handle_item(item.unwrap_or(Err(StoreError::Closed))?, &mut Vec::new());
         if self.board.is_fresh() {
             self.left = self.board.load_of(self.id).tasks;
@@ -248,12 +253,12 @@ impl<'a> Watch<'a> {
     }
 
     /// Says how many tasks are left, if that is news.
-    fn see(&mut self) {
+    fn report_left(&mut self) {
         let left = self.left;
         let is_due = match self.told {
             None => true,
             Some((told, _)) if told == left => false,
-            Some((_, at)) => self.output.has_status() || left == 0 || at.elapsed() >= TELL_EVERY,
+            Some((_, at)) => self.output.has_status() || left == 0 || at.elapsed() >= REPORT_EVERY,
         };
         if is_due {
             self.told = Some((left, Instant::now()));

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::membership::Node;
-use tenure::snapshot::{ClusterSnapshot, Part, SnapshotRequest};
+use tenure::member::Member;
+use tenure::snapshot::{ClusterPart, ClusterSnapshot, SnapshotRequest};
 use tenure::store::Store;
 use tenure_core::id::{Namespace, NodeId};
 
-use super::{SCHEMA, not_there, said, state_of};
+use super::{SCHEMA, format_time, not_there, state_of};
 use crate::failure::Failure;
 use crate::lease_remaining::{in_seconds, remaining};
 use crate::output::Output;
 
 #[derive(Serialize)]
-struct Shown {
+struct NodeRow {
     id: String,
     address: Option<String>,
     state: &'static str,
@@ -36,20 +36,20 @@ struct Shown {
     commands: usize,
 }
 
-impl Shown {
-    fn new(node: &Node, tasks: u64, snapshot: &ClusterSnapshot, left: Option<Duration>) -> Shown {
+impl NodeRow {
+    fn new(node: &Member, tasks: u64, snapshot: &ClusterSnapshot, left: Option<Duration>) -> NodeRow {
         let frozen = snapshot.frozen.get(&node.id);
-        Shown {
+        NodeRow {
             id: node.id.to_string(),
             address: node.record.address.clone(),
             state: node.record.state.as_str(),
             frozen: frozen.is_some(),
-            frozen_since: frozen.and_then(|frozen| said(frozen.since)),
+            frozen_since: frozen.and_then(|frozen| format_time(frozen.since)),
             frozen_by: frozen.map(|frozen| frozen.by.clone()).filter(|by| !by.is_empty()),
             tasks,
             lease_remaining_seconds: left.map(|left| left.as_secs_f64()),
             incarnation: node.token.to_string(),
-            started: said(node.record.started),
+            started: format_time(node.record.started),
             version: node.record.version.clone(),
             labels: node.record.labels.clone(),
             lease: node.lease.map(|lease| lease.to_string()),
@@ -76,41 +76,41 @@ const HEADING: [&str; 7] = ["id", "address", "state", "tasks", "lease s", "incar
 
 pub(super) async fn list(store: &Store, namespace: &Namespace, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct NodeListReport {
         schema: &'static str,
-        nodes: Vec<Shown>,
+        nodes: Vec<NodeRow>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        set_aside: Vec<SetAside>,
+        set_aside: Vec<UnreadableNode>,
         revision: String,
     }
     /// A key that is no node's record.
     #[derive(Serialize)]
-    struct SetAside {
+    struct UnreadableNode {
         id: String,
         why: String,
     }
     // How many tasks each node owns is all that is shown of the tasks.
-    let parts = [Part::Members, Part::Owners];
+    let parts = [ClusterPart::Members, ClusterPart::Owners];
     let snapshot = SnapshotRequest::new(store, namespace).parts(parts).await?;
     let owned = snapshot.owned();
     let members = snapshot.members.members();
     let left = remaining(store, members.iter().filter_map(|node| node.lease)).await?;
-    let shown = |node: &Node| {
+    let shown = |node: &Member| {
         let left = node.lease.and_then(|lease| left.get(&lease)).copied();
-        Shown::new(node, owned.get(&node.id).copied().unwrap_or(0), &snapshot, left)
+        NodeRow::new(node, owned.get(&node.id).copied().unwrap_or(0), &snapshot, left)
     };
     let aside = snapshot.members.set_aside();
     if output.is_json {
         let nodes = members.iter().map(|node| shown(node)).collect();
         let set_aside =
-            aside.iter().map(|aside| SetAside { id: aside.id.to_string(), why: aside.why.clone() });
+            aside.iter().map(|aside| UnreadableNode { id: aside.id.to_string(), why: aside.why.clone() });
         let (set_aside, revision) = (set_aside.collect(), snapshot.revision.to_string());
-        return output.object(&Answer { schema: SCHEMA, nodes, set_aside, revision });
+        return output.object(&NodeListReport { schema: SCHEMA, nodes, set_aside, revision });
     }
     for aside in aside {
         output.note(&format!("node {} is set aside, its record cannot be read: {}", aside.id, aside.why));
     }
-    let row = |node: &Node| shown(node).into_row(&state_of(&snapshot, node));
+    let row = |node: &Member| shown(node).into_row(&state_of(&snapshot, node));
     for (id, frozen) in snapshot.frozen.iter().filter(|(id, _)| snapshot.members.get(id).is_none()) {
         output.note(&format!("node '{id}' is not alive and {frozen}; `tenure node unfreeze {id}` ends that"));
     }
@@ -125,20 +125,20 @@ pub(super) async fn show(
     output: &Output,
 ) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct NodeShowReport {
         schema: &'static str,
         #[serde(flatten)]
-        shown: Shown,
-        owned: Vec<Owned>,
+        shown: NodeRow,
+        owned: Vec<OwnedTaskRow>,
         revision: String,
     }
     #[derive(Serialize)]
-    struct Owned {
+    struct OwnedTaskRow {
         id: String,
         kind: Option<String>,
-        fence: String,
+        token: String,
     }
-    let parts = [Part::Members, Part::Tasks];
+    let parts = [ClusterPart::Members, ClusterPart::Tasks];
     let snapshot = SnapshotRequest::new(store, namespace).parts(parts).await?;
     let Some(node) = snapshot.members.get(id) else {
         let failure = not_there(id);
@@ -151,17 +151,17 @@ pub(super) async fn show(
     };
     let left = remaining(store, node.lease).await?.into_values().next();
     let tasks = snapshot.owned().get(id).copied().unwrap_or(0);
-    let shown = Shown::new(node, tasks, &snapshot, left);
+    let shown = NodeRow::new(node, tasks, &snapshot, left);
     let owned = snapshot.tasks.tasks().filter_map(|(task, card)| {
         let owner = card.owner.as_ref().filter(|owner| owner.node() == Some(id))?;
         let kind = card.record.as_ref().ok().and_then(|record| record.kind.clone());
-        Some(Owned { id: task.to_string(), kind, fence: owner.token.to_string() })
+        Some(OwnedTaskRow { id: task.to_string(), kind, token: owner.token.to_string() })
     });
     if output.is_json {
         let (owned, revision) = (owned.collect(), snapshot.revision.to_string());
-        return output.object(&Answer { schema: SCHEMA, shown, owned, revision });
+        return output.object(&NodeShowReport { schema: SCHEMA, shown, owned, revision });
     }
-    let owned: Vec<Owned> = owned.collect();
+    let owned: Vec<OwnedTaskRow> = owned.collect();
     let (version, commands) = (shown.version.clone(), shown.commands);
     let labels = shown.labels.clone();
     let cells = HEADING.into_iter().zip(shown.into_row(&state_of(&snapshot, node)));

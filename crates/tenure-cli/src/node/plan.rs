@@ -11,17 +11,17 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use serde_json::Value;
 use tenure::client::Client;
-use tenure::snapshot::{ClusterSnapshot, Part, SnapshotRequest};
+use tenure::snapshot::{ClusterPart, ClusterSnapshot, SnapshotRequest};
 use tenure_core::balance::{
-    AcceptAll, Balancer, ClusterLoad, Cooldowns, Demand, Fair, Held, OwnedTasks, Parting, Rendezvous, Terms,
-    Weighted, WorkerLoads, partings,
+    AcceptAll, Balancer, ClusterLoad, Cooldowns, Demand, Fair, OwnedTask, OwnedTasks, Release, Rendezvous,
+    Weighted, WorkerLoads, WorkerTerms, planned_releases,
 };
 use tenure_core::board::Board;
-use tenure_core::command::{Balance, NodeCommand as Order};
+use tenure_core::command::{BalanceMode, NodeCommand as Command};
 use tenure_core::id::{Namespace, NodeId};
 use tenure_core::time::Moment;
 
-use super::asking::{send, unheard};
+use super::command::{no_reply, send};
 use super::{SCHEMA, not_there, state_of};
 use crate::failure::{Code, Failure};
 use crate::output::Output;
@@ -29,7 +29,7 @@ use crate::task::acknowledged;
 
 /// A balancer that can be computed with from outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub(crate) enum Choice {
+pub(crate) enum PlanBalancer {
     /// As many tasks for each node as for any other.
     #[default]
     Fair,
@@ -41,29 +41,29 @@ pub(crate) enum Choice {
     All,
 }
 
-impl Choice {
+impl PlanBalancer {
     fn balancer(self) -> Box<dyn Balancer> {
         match self {
-            Choice::Fair => Box::new(Fair::default()),
-            Choice::Weighted => Box::new(Weighted::default()),
-            Choice::Rendezvous => Box::new(Rendezvous::default()),
-            Choice::All => Box::new(AcceptAll),
+            PlanBalancer::Fair => Box::new(Fair::default()),
+            PlanBalancer::Weighted => Box::new(Weighted::default()),
+            PlanBalancer::Rendezvous => Box::new(Rendezvous::default()),
+            PlanBalancer::All => Box::new(AcceptAll),
         }
     }
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct PlanReport {
     schema: &'static str,
     dry_run: bool,
     /// The one that all of them go by; none if they differ.
     balancer: Option<String>,
-    nodes: Vec<Planned>,
+    nodes: Vec<NodePlan>,
     revision: String,
 }
 
 #[derive(Serialize)]
-struct Planned {
+struct NodePlan {
     id: String,
     tasks: u64,
     balancer: String,
@@ -71,11 +71,11 @@ struct Planned {
     asked: bool,
     /// How many it would give away; of very many it names only the first.
     planned: usize,
-    gives: Vec<Given>,
+    gives: Vec<PlannedRelease>,
 }
 
 #[derive(Serialize)]
-struct Given {
+struct PlannedRelease {
     task: String,
     why: String,
 }
@@ -83,12 +83,12 @@ struct Given {
 /// Says what a node, or each of them, would give away: by the balancer that was chosen, or else by its own.
 pub(super) async fn plan(
     node: Option<&NodeId>,
-    (choice, within): (Option<Choice>, Duration),
+    (choice, within): (Option<PlanBalancer>, Duration),
     client: &Client,
     namespace: &Namespace,
     output: &Output,
 ) -> Result<(), Failure> {
-    let parts = [Part::Members, Part::Tasks];
+    let parts = [ClusterPart::Members, ClusterPart::Tasks];
     let mut snapshot = SnapshotRequest::new(client.store(), namespace).parts(parts).await?;
     if let Some(id) = node {
         let member = snapshot.members.get(id).ok_or_else(|| not_there(id))?;
@@ -100,14 +100,14 @@ pub(super) async fn plan(
             return Err(Failure::new(Code::Conflict, message).hint(format!("see `tenure node show {id}`")));
         }
     }
-    let willing = willing(&mut snapshot);
+    let loads = worker_loads(&mut snapshot);
     let (board, revision) = (&snapshot.tasks, snapshot.revision);
-    let chosen = willing.iter().filter(|(id, _)| node.is_none_or(|node| node == *id));
+    let chosen = loads.iter().filter(|(id, _)| node.is_none_or(|node| node == *id));
     let planned = chosen.map(async |(id, load)| {
         let answers = snapshot.members.get(id).is_some_and(|member| member.record.balancer.is_some());
         match choice {
-            None if answers => asked(id, load.tasks, within, client).await,
-            choice => Ok(computed(id, load.tasks, choice.unwrap_or_default(), board, &willing)),
+            None if answers => request_plan(id, load.tasks, within, client).await,
+            choice => Ok(compute_plan(id, load.tasks, choice.unwrap_or_default(), board, &loads)),
         }
     });
     let (mut nodes, mut failed) = (Vec::new(), None);
@@ -119,10 +119,10 @@ pub(super) async fn plan(
             Err(failure) => failed = failed.or(Some(failure)),
         }
     }
-    let answer = Answer {
+    let answer = PlanReport {
         schema: SCHEMA,
         dry_run: true,
-        balancer: common(&nodes),
+        balancer: common_balancer(&nodes),
         nodes,
         revision: revision.to_string(),
     };
@@ -131,26 +131,31 @@ pub(super) async fn plan(
 }
 
 /// Asks a node.
-async fn asked(id: &NodeId, tasks: u64, within: Duration, client: &Client) -> Result<Planned, Failure> {
+async fn request_plan(
+    id: &NodeId,
+    tasks: u64,
+    within: Duration,
+    client: &Client,
+) -> Result<NodePlan, Failure> {
     let word = "a dry run";
     let instead = |failure: Failure| {
         failure
             .hint(format!("compute it from outside with `tenure node balance {id} --dry-run --balance fair`"))
     };
-    let sent = send(id, Order::Balance(Balance::DryRun), client).await?;
-    let handled = sent.wait(within).await.map_err(|error| instead(unheard(id, word, error)))?;
+    let sent = send(id, Command::Balance(BalanceMode::DryRun), client).await?;
+    let handled = sent.wait(within).await.map_err(|error| instead(no_reply(id, word, error)))?;
     let handled = acknowledged(&format!("{word} of node '{id}'"), handled).map_err(instead)?;
     let told = &handled.record.unknown;
     let text = |value: &Value, name: &str| value[name].as_str().unwrap_or("-").to_owned();
     let partings = told.get("plan").and_then(Value::as_array);
-    let gives: Vec<Given> = partings
+    let gives: Vec<PlannedRelease> = partings
         .into_iter()
         .flatten()
-        .map(|parting| Given { task: text(parting, "task"), why: text(parting, "why") })
+        .map(|parting| PlannedRelease { task: text(parting, "task"), why: text(parting, "why") })
         .collect();
     let planned = told.get("planned").and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
     let balancer = told.get("balancer").and_then(Value::as_str).unwrap_or("-").to_owned();
-    Ok(Planned {
+    Ok(NodePlan {
         id: id.to_string(),
         tasks,
         balancer,
@@ -161,22 +166,28 @@ async fn asked(id: &NodeId, tasks: u64, within: Duration, client: &Client) -> Re
 }
 
 /// Computes it here.
-fn computed(id: &NodeId, tasks: u64, choice: Choice, board: &Board, willing: &WorkerLoads) -> Planned {
-    let gives: Vec<Given> = partings_of(id, choice, board, willing)
+fn compute_plan(
+    id: &NodeId,
+    tasks: u64,
+    choice: PlanBalancer,
+    board: &Board,
+    loads: &WorkerLoads,
+) -> NodePlan {
+    let gives: Vec<PlannedRelease> = releases_of(id, choice, board, loads)
         .into_iter()
-        .map(|parting| Given { task: parting.task.to_string(), why: parting.why.to_string() })
+        .map(|parting| PlannedRelease { task: parting.task.to_string(), why: parting.reason.to_string() })
         .collect();
     let balancer = choice.balancer().name().to_owned();
-    Planned { id: id.to_string(), tasks, balancer, asked: false, planned: gives.len(), gives }
+    NodePlan { id: id.to_string(), tasks, balancer, asked: false, planned: gives.len(), gives }
 }
 
 /// The balancer that all nodes go by.
-fn common(nodes: &[Planned]) -> Option<String> {
+fn common_balancer(nodes: &[NodePlan]) -> Option<String> {
     let first = &nodes.first()?.balancer;
     nodes.iter().all(|node| node.balancer == *first).then(|| first.clone())
 }
 
-fn show(answer: Answer, output: &Output) -> Result<(), Failure> {
+fn show(answer: PlanReport, output: &Output) -> Result<(), Failure> {
     if output.is_json {
         return output.object(&answer);
     }
@@ -200,7 +211,7 @@ fn show(answer: Answer, output: &Output) -> Result<(), Failure> {
         .nodes
         .into_iter()
         .flat_map(|node| {
-            let Planned { id, gives, .. } = node;
+            let NodePlan { id, gives, .. } = node;
             gives.into_iter().map(move |given| vec![id.clone(), given.task, given.why])
         })
         .collect();
@@ -208,35 +219,38 @@ fn show(answer: Answer, output: &Output) -> Result<(), Failure> {
 }
 
 /// The nodes that take tasks, with what they have and accept. Classifies the tasks of the board by that.
-fn willing(snapshot: &mut ClusterSnapshot) -> WorkerLoads {
+fn worker_loads(snapshot: &mut ClusterSnapshot) -> WorkerLoads {
     let mut crowd = WorkerLoads::new();
     for node in snapshot.members.members().iter().filter(|node| snapshot.takes_tasks(&node.id)) {
         crowd.set(&node.id, snapshot.tasks.load_of(&node.id), Moment::ORIGIN);
-        crowd.set_terms(&node.id, &Terms::of(&node.record));
+        crowd.set_terms(&node.id, &WorkerTerms::of(&node.record));
     }
     snapshot.tasks.classify(crowd.profiles());
     crowd
 }
 
-fn partings_of(me: &NodeId, choice: Choice, board: &Board, willing: &WorkerLoads) -> Vec<Parting> {
+fn releases_of(me: &NodeId, choice: PlanBalancer, board: &Board, loads: &WorkerLoads) -> Vec<Release> {
     let mut own = OwnedTasks::new();
     for (task, card) in board.tasks() {
         let Some(owner) = card.owner.as_ref().filter(|owner| owner.node() == Some(me)) else { continue };
         let kind = card.record.as_ref().ok().and_then(|record| record.kind.clone());
         let since = Moment::from_ms(u64::try_from(owner.token.0.0).unwrap_or_default());
-        own.insert(task.clone(), Held { kind, weight: card.weight(), class: card.class, cost: 0, since });
+        own.insert(
+            task.clone(),
+            OwnedTask { kind, weight: card.weight(), class: card.class, cost: 0, since },
+        );
     }
-    let (cooling, claiming) = (Cooldowns::new(), Demand::default());
-    let loads = ClusterLoad {
+    let (cooldowns, claiming) = (Cooldowns::new(), Demand::default());
+    let cluster = ClusterLoad {
         me,
-        willing,
+        workers: loads,
         unowned: board.demand(),
         claiming: &claiming,
         own: &own,
-        cooling: &cooling,
+        cooldowns: &cooldowns,
         resource: None,
-        is_giving: false,
+        is_releasing: false,
         now: Moment::ORIGIN,
     };
-    partings(choice.balancer().as_mut(), &loads)
+    planned_releases(choice.balancer().as_mut(), &cluster)
 }

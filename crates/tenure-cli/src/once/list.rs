@@ -6,7 +6,7 @@ use serde::Serialize;
 use tenure::once::LastRun;
 
 use crate::cli::Global;
-use crate::connect::{self, Purpose};
+use crate::connect::{self, StorePurpose};
 use crate::failure::Failure;
 use crate::hold::ago;
 use crate::output::Output;
@@ -33,9 +33,9 @@ struct OnceRow {
 }
 
 pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode, Failure> {
-    let decision = connect::decide(global)?;
-    let store = connect::open_for(Purpose::Read, &decision, output).await?;
-    let found = tenure::once::list(&store, &decision.namespace.value).await;
+    let settings = connect::decide(global)?;
+    let store = connect::open_for(StorePurpose::Read, &settings, output).await?;
+    let found = tenure::once::list(&store, &settings.namespace.value).await;
     store.close().await;
     let runs: Vec<OnceRow> = found?
         .into_iter()

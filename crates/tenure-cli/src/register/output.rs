@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
-use tenure::session::{KeyEvent, Registration, Session, SessionState};
+use tenure::session::{KeyEvent, RegisteredKey, Session, SessionState};
 use tenure::store::{Revision, StoreError};
 use tenure_core::id::Namespace;
 use tokio::sync::broadcast::error::RecvError;
@@ -20,9 +20,9 @@ use crate::output::{Output, escape};
 const SCHEMA: &str = "tenure.register/v1";
 
 /// The registrations that were said already, by key.
-pub(super) type Known = BTreeMap<Bytes, Revision>;
+pub(super) type ReportedKeys = BTreeMap<Bytes, Revision>;
 
-fn is_known(known: &Known, registration: &Registration) -> bool {
+fn is_known(known: &ReportedKeys, registration: &RegisteredKey) -> bool {
     known.get(&registration.key) == Some(&registration.revision)
 }
 
@@ -43,7 +43,7 @@ struct Registered {
 }
 
 impl Registered {
-    fn new(registration: &Registration) -> Registered {
+    fn new(registration: &RegisteredKey) -> Registered {
         Registered {
             key: KvKey::new(&registration.key),
             lease: registration.lease.to_string(),
@@ -93,7 +93,7 @@ enum RegisterEvent {
 
 impl RegisterOutput<'_> {
     /// The keys are there.
-    pub(super) fn ready(&self, registrations: &[Registration], ttl: Duration) -> Result<(), Failure> {
+    pub(super) fn ready(&self, registrations: &[RegisteredKey], ttl: Duration) -> Result<(), Failure> {
         let lease = registrations.first().map(|first| first.lease.to_string());
         let revision = registrations.iter().map(|one| one.revision).max().unwrap_or(Revision::ZERO);
         if self.has_command {
@@ -125,7 +125,7 @@ impl RegisterOutput<'_> {
         session: &Session,
         state: &mut watch::Receiver<SessionState>,
         events: &mut broadcast::Receiver<KeyEvent>,
-        known: &Known,
+        known: &ReportedKeys,
     ) -> Failure {
         let failure = self.follow_to_end(session, state, events, known).await;
         if self.has_command {
@@ -140,7 +140,7 @@ impl RegisterOutput<'_> {
         session: &Session,
         state: &mut watch::Receiver<SessionState>,
         events: &mut broadcast::Receiver<KeyEvent>,
-        known: &Known,
+        known: &ReportedKeys,
     ) -> Failure {
         let mut incarnation = session.incarnation();
         let (mut is_lost, mut is_recovering) = (false, false);
@@ -165,7 +165,7 @@ impl RegisterOutput<'_> {
                     Err(_) => return Failure::from(StoreError::Closed),
                 },
                 // A lease is there before its keys are.
-                () = session.settled(), if is_recovering && !is_lost => {
+                () = session.synced(), if is_recovering && !is_lost => {
                     is_recovering = false;
                     self.output.note("recovered: the keys are registered again");
                     Ok(())
@@ -190,7 +190,7 @@ impl RegisterOutput<'_> {
     pub(super) fn rest(
         &self,
         events: &mut broadcast::Receiver<KeyEvent>,
-        known: &Known,
+        known: &ReportedKeys,
     ) -> Result<(), Failure> {
         while let Ok(event) = events.try_recv() {
             match event {

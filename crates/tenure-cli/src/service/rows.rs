@@ -10,7 +10,7 @@ use tenure_core::id::InstanceId;
 use tenure_core::record::InstanceValue;
 
 use crate::lease_remaining::in_seconds;
-use crate::node::said;
+use crate::node::format_time;
 
 /// One instance.
 #[derive(Serialize)]
@@ -32,7 +32,7 @@ pub(super) struct InstanceRow {
 impl InstanceRow {
     pub(super) fn new(instance: &Instance) -> InstanceRow {
         let (metadata, started, value_b64) = match &instance.record {
-            InstanceValue::Record(record) => (record.metadata.clone(), said(record.started), None),
+            InstanceValue::Record(record) => (record.metadata.clone(), format_time(record.started), None),
             InstanceValue::Plain(value) => {
                 let is_text = std::str::from_utf8(value).is_ok();
                 (serde_json::Value::Null, None, (!is_text).then(|| STANDARD.encode(value)))
@@ -56,7 +56,7 @@ impl InstanceRow {
     }
 
     /// Where it is, as far as a table can show it.
-    pub(super) fn place(&self) -> String {
+    pub(super) fn location(&self) -> String {
         match (&self.address, &self.value_b64) {
             (Some(address), _) => address.clone(),
             (None, Some(value)) => format!("base64:{value}"),
@@ -65,22 +65,22 @@ impl InstanceRow {
     }
 
     pub(super) fn into_row(self) -> Vec<String> {
-        let place = self.place();
+        let location = self.location();
         let metadata = if self.metadata.is_null() { "-".to_owned() } else { self.metadata.to_string() };
         let left = in_seconds(self.lease_remaining_seconds.map(Duration::from_secs_f64));
-        vec![self.id, place, metadata, left, self.token, self.started.unwrap_or_else(|| "-".to_owned())]
+        vec![self.id, location, metadata, left, self.token, self.started.unwrap_or_else(|| "-".to_owned())]
     }
 }
 
 /// A key whose value cannot be read.
 #[derive(Serialize)]
-pub(super) struct SetAside {
+pub(super) struct UnreadableInstance {
     id: String,
     why: String,
 }
 
-impl SetAside {
-    pub(super) fn new(aside: &tenure::roster::SetAside<InstanceId>) -> SetAside {
-        SetAside { id: aside.id.to_string(), why: aside.why.clone() }
+impl UnreadableInstance {
+    pub(super) fn new(aside: &tenure::presence::UnreadableKey<InstanceId>) -> UnreadableInstance {
+        UnreadableInstance { id: aside.id.to_string(), why: aside.why.clone() }
     }
 }

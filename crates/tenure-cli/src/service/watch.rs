@@ -10,7 +10,7 @@ use tenure::service::{Instance, InstanceEvent, InstanceWatch, Services};
 use tenure::store::{Revision, StoreError};
 use tenure_core::id::InstanceId;
 
-use super::rows::{InstanceRow, SetAside};
+use super::rows::{InstanceRow, UnreadableInstance};
 use super::{SCHEMA, ServiceNameArg};
 use crate::duration;
 use crate::failure::{Code, Failure};
@@ -52,7 +52,7 @@ async fn follow(args: &ServiceWatchArgs, mut watch: InstanceWatch, output: &Outp
             event,
             InstanceEvent::Snapshot(_) | InstanceEvent::Stale { .. } | InstanceEvent::Fresh { .. }
         );
-        tell(&event, &mut at, output)?;
+        report(&event, &mut at, output)?;
         if let InstanceEvent::Snapshot(_) = event {
             output.note("watching; Ctrl-C ends");
         }
@@ -75,7 +75,7 @@ struct InstanceLine {
     #[serde(skip_serializing_if = "Option::is_none")]
     instances: Option<Vec<InstanceRow>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    set_aside: Option<Vec<SetAside>>,
+    set_aside: Option<Vec<UnreadableInstance>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
 }
@@ -104,20 +104,20 @@ impl InstanceLine {
 }
 
 /// Tells an event; `at` is the last revision that was told, for events that have none of their own.
-fn tell(event: &InstanceEvent, at: &mut Revision, output: &Output) -> Result<(), Failure> {
+fn report(event: &InstanceEvent, at: &mut Revision, output: &Output) -> Result<(), Failure> {
     let (line, revision) = match event {
         InstanceEvent::Snapshot(list) => {
             *at = list.revision;
-            return tell_snapshot(list, output);
+            return report_snapshot(list, output);
         }
         InstanceEvent::Joined(instance) => {
             (InstanceLine::of("joined", instance.modified, instance), instance.modified)
         }
         InstanceEvent::Updated { now, .. } => (InstanceLine::of("updated", now.modified, now), now.modified),
         InstanceEvent::Left { member, revision } => (InstanceLine::of("left", *revision, member), *revision),
-        InstanceEvent::SetAside(aside) => {
+        InstanceEvent::Unreadable(aside) => {
             let line = InstanceLine {
-                set_aside: Some(vec![SetAside::new(aside)]),
+                set_aside: Some(vec![UnreadableInstance::new(aside)]),
                 ..InstanceLine::of_id("set_aside", aside.modified, &aside.id)
             };
             (line, aside.modified)
@@ -127,13 +127,13 @@ fn tell(event: &InstanceEvent, at: &mut Revision, output: &Output) -> Result<(),
         InstanceEvent::Fresh { revision } => (InstanceLine::new("fresh", *revision), *revision),
     };
     *at = (*at).max(revision);
-    say(line, output)
+    write_line(line, output)
 }
 
-fn tell_snapshot(list: &tenure::service::InstanceList, output: &Output) -> Result<(), Failure> {
+fn report_snapshot(list: &tenure::service::InstanceSnapshot, output: &Output) -> Result<(), Failure> {
     let shown = list.members().iter().map(|instance| InstanceRow::new(instance));
     if output.is_json {
-        let set_aside = list.set_aside().iter().map(SetAside::new).collect();
+        let set_aside = list.set_aside().iter().map(UnreadableInstance::new).collect();
         return output.object(&InstanceLine {
             instances: Some(shown.collect()),
             set_aside: Some(set_aside),
@@ -141,23 +141,23 @@ fn tell_snapshot(list: &tenure::service::InstanceList, output: &Output) -> Resul
         });
     }
     for instance in list.members() {
-        say(InstanceLine::of("present", list.revision, instance), output)?;
+        write_line(InstanceLine::of("present", list.revision, instance), output)?;
     }
     for aside in list.set_aside() {
-        say(InstanceLine::of_id("set_aside", list.revision, &aside.id), output)?;
+        write_line(InstanceLine::of_id("set_aside", list.revision, &aside.id), output)?;
     }
     Ok(())
 }
 
-fn say(line: InstanceLine, output: &Output) -> Result<(), Failure> {
+fn write_line(line: InstanceLine, output: &Output) -> Result<(), Failure> {
     if output.is_json {
         return output.object(&line);
     }
     let mut cells = vec![line.revision, line.event.to_owned()];
     if let Some(instance) = line.instance {
-        let place = instance.place();
+        let location = instance.location();
         cells.push(instance.into_row().swap_remove(0));
-        cells.push(place);
+        cells.push(location);
     }
     cells.extend(line.id);
     output.record(cells)

@@ -15,7 +15,7 @@ const NAMED_MAX: usize = 5;
 
 /// Something that may be as it should be, or not.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(super) struct Warning {
+pub(super) struct StatusWarning {
     /// A stable word for scripts.
     kind: &'static str,
     pub(super) message: String,
@@ -33,9 +33,10 @@ pub(super) fn unclaimed(tasks: &[TaskView]) -> impl Iterator<Item = &TaskView> {
     tasks.iter().filter(is_unclaimed)
 }
 
-pub(super) fn warnings(listing: &[TaskView], snapshot: &ClusterSnapshot) -> Vec<Warning> {
+pub(super) fn warnings(listing: &[TaskView], snapshot: &ClusterSnapshot) -> Vec<StatusWarning> {
     let mut all = Vec::new();
-    let mut warn = |kind, message: String, hint: Option<String>| all.push(Warning { kind, message, hint });
+    let mut warn =
+        |kind, message: String, hint: Option<String>| all.push(StatusWarning { kind, message, hint });
     for aside in snapshot.members.set_aside() {
         let message = format!("the record of node {} cannot be read: {}", aside.id, aside.why);
         warn("unreadable_node", message, None);

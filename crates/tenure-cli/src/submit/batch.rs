@@ -10,7 +10,7 @@ use tenure_core::id::TaskId;
 
 use super::NAMED_MAX;
 use crate::failure::Failure;
-use crate::kv::Input;
+use crate::kv::InputSource;
 
 /// How much of a line that is none is shown.
 const START_CHARS: usize = 20;
@@ -18,7 +18,7 @@ const START_CHARS: usize = 20;
 /// A line. A word that we do not know is a mistake: it would be lost.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct TaskLine {
     id: Option<Value>,
     kind: Option<Value>,
     props: Option<Value>,
@@ -28,7 +28,7 @@ struct Line {
 
 /// Reads all tasks of a file, or says which lines are none.
 pub(super) async fn read(path: &Path) -> Result<Vec<NewTask>, Failure> {
-    let input = if path == Path::new("-") { Input::Stdin } else { Input::File(path.to_owned()) };
+    let input = if path == Path::new("-") { InputSource::Stdin } else { InputSource::File(path.to_owned()) };
     let bytes = input.read().await?;
     if bytes.trim_ascii_start().starts_with(b"[") {
         let file = path.display();
@@ -82,7 +82,7 @@ fn task(line: &[u8], ids: &mut impl Iterator<Item = TaskId>) -> Result<NewTask, 
         let start: String = String::from_utf8_lossy(line).chars().take(START_CHARS).collect();
         return Err(format!("{start:?} is no JSON object"));
     }
-    let line: Line = serde_json::from_slice(line).map_err(|error| {
+    let line: TaskLine = serde_json::from_slice(line).map_err(|error| {
         // Every line is a document of its own to the parser: its own line numbers are always 1.
         error.to_string().replace(" at line 1 column ", ", at column ")
     })?;

@@ -26,7 +26,7 @@ const READINGS_MAX: usize = 8;
 
 /// A descendant that runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Process {
+pub(super) struct Descendant {
     pub(super) pid: Pid,
     /// Its process group; none if that is outside our namespace.
     pub(super) group: Option<Pid>,
@@ -35,7 +35,7 @@ pub(super) struct Process {
     start: Option<u64>,
 }
 
-impl fmt::Display for Process {
+impl fmt::Display for Descendant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.pid.as_raw_nonzero(), self.name)
     }
@@ -46,8 +46,8 @@ impl fmt::Display for Process {
 /// # Errors
 ///
 /// If `/proc` is missing, or shows the processes of another namespace, whose numbers mean other processes here.
-pub(super) fn of(root: Pid) -> io::Result<Vec<Process>> {
-    if !is_proc_ours() {
+pub(super) fn of(root: Pid) -> io::Result<Vec<Descendant>> {
+    if !is_own_proc() {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let table = if has_children_files() { None } else { Some(children_of_all()?) };
@@ -58,7 +58,7 @@ pub(super) fn of(root: Pid) -> io::Result<Vec<Process>> {
     let (mut found, mut next) = (Vec::new(), children(root));
     while let Some(pid) = next.pop() {
         next.extend(children(pid));
-        found.extend(Process::read(pid).filter(|(_, is_running)| *is_running).map(|(process, _)| process));
+        found.extend(Descendant::read(pid).filter(|(_, is_running)| *is_running).map(|(process, _)| process));
     }
     Ok(found)
 }
@@ -69,20 +69,20 @@ pub(super) fn of(root: Pid) -> io::Result<Vec<Process>> {
 /// # Errors
 ///
 /// As [`of`].
-pub(super) fn signal(root: Pid, signal: Signal, is_meant: impl Fn(&Process) -> bool) -> io::Result<usize> {
+pub(super) fn signal(root: Pid, signal: Signal, is_meant: impl Fn(&Descendant) -> bool) -> io::Result<usize> {
     // A kill is repeated by its caller. Any other signal is sent once: a second one could hit what a handler of the first has started.
     let found = if signal == Signal::KILL { of(root)? } else { settled(|| of(root))? };
     Ok(found.iter().filter(|process| is_meant(process) && process.send(signal).is_ok()).count())
 }
 
 /// Reads until a reading shows no process that the earlier ones did not show.
-fn settled(mut read: impl FnMut() -> io::Result<Vec<Process>>) -> io::Result<Vec<Process>> {
+fn settled(mut read: impl FnMut() -> io::Result<Vec<Descendant>>) -> io::Result<Vec<Descendant>> {
     let mut found = read()?;
     for _ in 1..READINGS_MAX {
         let known = found.len();
         for process in read()? {
             // Its name changes with an exec; its number and start do not.
-            let is_known = |one: &Process| (one.pid, one.start) == (process.pid, process.start);
+            let is_known = |one: &Descendant| (one.pid, one.start) == (process.pid, process.start);
             if !found.iter().any(is_known) {
                 found.push(process);
             }
@@ -94,12 +94,12 @@ fn settled(mut read: impl FnMut() -> io::Result<Vec<Process>>) -> io::Result<Vec
     Ok(found)
 }
 
-impl Process {
-    fn read(pid: Pid) -> Option<(Process, bool)> {
+impl Descendant {
+    fn read(pid: Pid) -> Option<(Descendant, bool)> {
         // A process that ends in between is no descendant any more.
         let text = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
         let stat = Stat::parse(&text)?;
-        let process = Process { pid, group: stat.group, name: stat.name.to_owned(), start: stat.start };
+        let process = Descendant { pid, group: stat.group, name: stat.name.to_owned(), start: stat.start };
         Some((process, stat.is_running))
     }
 
@@ -113,7 +113,7 @@ impl Process {
     }
 
     fn is_same(&self) -> bool {
-        Process::read(self.pid).is_some_and(|(now, _)| now.start == self.start)
+        Descendant::read(self.pid).is_some_and(|(now, _)| now.start == self.start)
     }
 
     #[cfg(target_os = "linux")]
@@ -138,7 +138,7 @@ impl Process {
 }
 
 /// Whether `/proc` is that of our pid namespace. `unshare --pid` without a new mount leaves the old one, where our numbers belong to others.
-fn is_proc_ours() -> bool {
+fn is_own_proc() -> bool {
     let link = fs::read_link("/proc/self").ok();
     let number = link.as_ref().and_then(|link| link.to_str()).and_then(|text| text.parse::<u32>().ok());
     number == Some(std::process::id())
@@ -196,7 +196,7 @@ mod tests {
     /// The first reading saw neither the parent, which had ended, nor its child, which the reaper had not adopted yet: a stop did not reach it.
     #[test]
     fn process_missed_by_one_reading_is_signalled() {
-        let process = |pid| Process {
+        let process = |pid| Descendant {
             pid: Pid::from_raw(pid).unwrap(),
             group: None,
             name: "sleep".to_owned(),
@@ -224,7 +224,7 @@ mod tests {
     fn reused_pid_is_not_signalled() {
         let mut child = Command::new("sleep").arg("20").stdout(Stdio::null()).spawn().unwrap();
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-        let (mut process, _) = Process::read(pid).unwrap();
+        let (mut process, _) = Descendant::read(pid).unwrap();
         process.start = process.start.map(|start| start + 1);
         assert_eq!(process.send(Signal::KILL), Err(Errno::SRCH));
         assert!(child.try_wait().unwrap().is_none());

@@ -9,13 +9,13 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// A group, named by the pid of its leader.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Group {
+pub(super) struct ProcessGroup {
     leader: Pid,
 }
 
-impl Group {
-    pub(super) fn led_by(leader: Pid) -> Group {
-        Group { leader }
+impl ProcessGroup {
+    pub(super) fn led_by(leader: Pid) -> ProcessGroup {
+        ProcessGroup { leader }
     }
 
     pub(super) fn leader(self) -> Pid {

@@ -25,7 +25,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::AsyncReadExt;
 
 use super::lookup::Program;
-use super::process_tree::Tree;
+use super::process_tree::ProcessTree;
 use crate::failure::{Code, Failure};
 use crate::output::escape;
 
@@ -42,7 +42,7 @@ pub(super) fn ourselves() -> io::Result<Command> {
 
 /// A process that will be the command, and its reaper.
 pub(super) struct Launch {
-    pub(super) tree: Tree,
+    pub(super) tree: ProcessTree,
     socket: UnixStream,
 }
 
@@ -60,21 +60,25 @@ impl Launch {
         add_command(reaper.arg("reap"), &program.path, open_files);
         reaper.arg(&program.name).args(args);
         reaper.envs(env.iter().map(|(name, value)| (name, value))).stderr(stderr).process_group(0);
-        let tree = Tree::start(reaper, OwnedFd::from(theirs)).await?;
+        let tree = ProcessTree::start(reaper, OwnedFd::from(theirs)).await?;
         Ok(Launch { tree, socket })
     }
 
     /// There will be no word: launcher and reaper end.
-    pub(super) fn give_up(self) {
+    pub(super) fn abort(self) {
         drop(self.socket);
         self.tree.abandon();
     }
 
     /// Gives the word and a standard input, and waits until the launcher has become the command or has failed to. One that has failed has ended, and
     /// is still to be reaped: until then its group is nobody else's.
-    pub(super) async fn go(self, program: &Program, stdin: BorrowedFd<'_>) -> Result<Tree, (Failure, Tree)> {
+    pub(super) async fn go(
+        self,
+        program: &Program,
+        stdin: BorrowedFd<'_>,
+    ) -> Result<ProcessTree, (Failure, ProcessTree)> {
         let Launch { tree, socket } = self;
-        match give_word(socket, stdin).await {
+        match send_go(socket, stdin).await {
             Ok(()) => Ok(tree),
             Err(error) => Err((cannot_run(program, &error), tree)),
         }
@@ -96,7 +100,7 @@ fn add_command<'a>(to: &'a mut Command, path: &Path, open_files: Option<u64>) ->
     to.arg("--")
 }
 
-async fn give_word(socket: UnixStream, stdin: BorrowedFd<'_>) -> io::Result<()> {
+async fn send_go(socket: UnixStream, stdin: BorrowedFd<'_>) -> io::Result<()> {
     send_descriptor(&socket, &stdin)?;
     socket.set_nonblocking(true)?;
     let mut socket = tokio::net::UnixStream::from_std(socket)?;

@@ -6,7 +6,7 @@ use crate::failure::LOST;
 
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct CommandExit {
     /// What the command itself did.
     pub(crate) end: ProcessEnd,
     /// Whether we stopped it because what it relied on was lost.
@@ -26,13 +26,13 @@ pub(crate) enum ProcessEnd {
     Killed(u8),
 }
 
-impl Outcome {
+impl CommandExit {
     /// The command's own code, 128 and the signal, or 122 for a loss.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
-            Outcome { is_lost: true, .. } => LOST,
-            Outcome { end: ProcessEnd::Exited(code), .. } => code,
-            Outcome { end: ProcessEnd::Killed(signal), .. } => 128 | signal,
+            CommandExit { is_lost: true, .. } => LOST,
+            CommandExit { end: ProcessEnd::Exited(code), .. } => code,
+            CommandExit { end: ProcessEnd::Killed(signal), .. } => 128 | signal,
         }
     }
 }
@@ -66,7 +66,7 @@ mod tests {
             (ProcessEnd::Exited(0), true, 122),
             (ProcessEnd::Killed(15), true, 122),
         ] {
-            let outcome = Outcome { end, is_lost, is_stopped: false, is_signaled: false };
+            let outcome = CommandExit { end, is_lost, is_stopped: false, is_signaled: false };
             assert_eq!(outcome.exit_code(), code, "{end:?} {is_lost}");
         }
     }

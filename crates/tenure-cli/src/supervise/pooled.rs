@@ -9,8 +9,8 @@ use tenure::clock::{BootClock, Clock};
 use tokio::sync::{Notify, SemaphorePermit, watch};
 
 use super::launch::Launch;
-use super::outcome::Outcome;
-use super::process_tree::{Change, Tree, left_running};
+use super::outcome::CommandExit;
+use super::process_tree::{ProcessTree, TreeChange, left_running};
 use super::sentinel::GroupLease;
 use super::sentinel_pool::SentinelPool;
 use super::stop_schedule::{ScheduleInput, StopSchedule};
@@ -21,7 +21,7 @@ use crate::output::Output;
 /// What a command has that runs beside others.
 pub(crate) struct PooledCommand<'a> {
     /// Who guards it.
-    pub(crate) post: &'a SentinelPool,
+    pub(crate) sentinels: &'a SentinelPool,
     /// What its life hangs on.
     pub(crate) hold: GroupLease,
     /// What it reads.
@@ -45,16 +45,16 @@ pub(crate) struct PooledCommand<'a> {
 /// # Errors
 ///
 /// If the command could not be started; it has certainly not run then.
-pub(crate) async fn run_beside(
+pub(crate) async fn run_pooled(
     job: &Job<'_>,
-    beside: PooledCommand<'_>,
+    pooled: PooledCommand<'_>,
     mut terms: watch::Receiver<StopTimes>,
     output: &Output,
-) -> Result<Outcome, Failure> {
+) -> Result<CommandExit, Failure> {
     let now = *terms.borrow_and_update();
     let Some(mut deadlines) = now.deadlines else { return Err(too_late()) };
-    let (post, hold, nudge) = (beside.post, beside.hold, beside.nudge);
-    let tree = start(job, beside, deadlines).await?;
+    let (sentinels, hold, nudge) = (pooled.sentinels, pooled.hold, pooled.nudge);
+    let tree = start(job, pooled, deadlines).await?;
     let mut running = PooledChild { tree, is_over: false };
     let mut course = StopSchedule::new(job.grace, job.signal);
     running.send(&course.handle(ScheduleInput::StopTimes(now), BootClock.now()), output);
@@ -78,7 +78,7 @@ pub(crate) async fn run_beside(
             PooledEvent::StopTimes(terms) => {
                 if let Some(newer) = terms.deadlines {
                     deadlines = newer;
-                    post.until(hold, newer.kill);
+                    sentinels.until(hold, newer.kill);
                 }
                 if terms.order != SupervisorAction::Run && !is_stopped {
                     // One that has ended by itself is not one that was stopped.
@@ -91,48 +91,52 @@ pub(crate) async fn run_beside(
                 running.tree.signal_catching(Signal::USR1);
                 continue;
             }
-            PooledEvent::Changed(Change::Gone) => break,
-            PooledEvent::Changed(Change::Ended) => {
+            PooledEvent::Changed(TreeChange::Gone) => break,
+            PooledEvent::Changed(TreeChange::Ended) => {
                 running.tree.reap_command();
                 continue;
             }
-            PooledEvent::Changed(Change::Left(names)) => {
+            PooledEvent::Changed(TreeChange::Left(names)) => {
                 output.note(&left_running(&names));
                 continue;
             }
             // It may be continued by the process that stopped it.
-            PooledEvent::Changed(Change::Stopped(_)) => continue,
+            PooledEvent::Changed(TreeChange::Stopped(_)) => continue,
         };
         running.send(&course.handle(event, BootClock.now()), output);
     }
     running.is_over = true;
-    post.leave(running.tree.id);
+    sentinels.leave(running.tree.id);
     let end = running.tree.end();
     // Should we have been stopped ourselves, the sentinel has ended it, and we learn of its end before we learn that its time was over.
     let is_lost = course.is_lost() || BootClock.now() >= deadlines.term;
-    Ok(Outcome { end, is_lost, is_stopped, is_signaled: false })
+    Ok(CommandExit { end, is_lost, is_stopped, is_signaled: false })
 }
 
 enum PooledEvent {
     StopTimes(StopTimes),
     Time,
     Nudge,
-    Changed(Change),
+    Changed(TreeChange),
 }
 
-async fn start(job: &Job<'_>, beside: PooledCommand<'_>, deadlines: Deadlines) -> Result<Tree, Failure> {
-    let PooledCommand { post, hold, stdin, stderr, open_files, turn, .. } = beside;
+async fn start(
+    job: &Job<'_>,
+    pooled: PooledCommand<'_>,
+    deadlines: Deadlines,
+) -> Result<ProcessTree, Failure> {
+    let PooledCommand { sentinels, hold, stdin, stderr, open_files, turn, .. } = pooled;
     let launch = Launch::prepare(job.program, job.args, job.env, Stdio::from(stderr), open_files);
     let launch = in_time(launch).await.map_err(|error| unsupervised(&error))?;
     let tree = launch.tree.id;
-    if let Err(error) = post.guard(tree, hold, deadlines.kill).await {
-        launch.give_up();
+    if let Err(error) = sentinels.guard(tree, hold, deadlines.kill).await {
+        launch.abort();
         return Err(unsupervised(&error));
     }
     // Only now: the sentinel ends a command that comes after this, but not one that was late before it was guarded.
     if BootClock.now() >= deadlines.term {
-        launch.give_up();
-        post.leave(tree);
+        launch.abort();
+        sentinels.leave(tree);
         return Err(too_late());
     }
     let gone = launch.go(job.program, stdin.as_fd()).await;
@@ -141,7 +145,7 @@ async fn start(job: &Job<'_>, beside: PooledCommand<'_>, deadlines: Deadlines) -
         Ok(tree) => Ok(tree),
         Err((failure, unstarted)) => {
             unstarted.abandon();
-            post.leave(tree);
+            sentinels.leave(tree);
             Err(failure)
         }
     }
@@ -149,7 +153,7 @@ async fn start(job: &Job<'_>, beside: PooledCommand<'_>, deadlines: Deadlines) -
 
 /// A command in our charge.
 struct PooledChild {
-    tree: Tree,
+    tree: ProcessTree,
     is_over: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The process tree of a command: the command, everything that it started, and the reaper at its root.
 //!
 //! This is the supervisor's end; [`reaper`](super::reaper) is the process at the other end of the socket.
-//! A socket that is closed makes the reaper kill the whole tree, so a dropped `Tree` leaves nothing running.
+//! A socket that is closed makes the reaper kill the whole tree, so a dropped `ProcessTree` leaves nothing running.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,9 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::UnixStream;
 
 use super::descendants;
-use super::group::Group;
+use super::group::ProcessGroup;
 use super::outcome::ProcessEnd;
-use super::reaper::{Report, Request};
+use super::reaper::{ReaperReport, ReaperRequest};
 
 /// The numbers of a tree: how the sentinel finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,11 +23,11 @@ pub(super) struct TreeId {
     /// The process that is the ancestor of all others of the tree.
     pub(super) reaper: Pid,
     /// The command's own process group.
-    pub(super) group: Group,
+    pub(super) group: ProcessGroup,
 }
 
 /// A command that runs, or what it left running.
-pub(super) struct Tree {
+pub(super) struct ProcessTree {
     reaper: Child,
     socket: UnixStream,
     /// The beginning of a report.
@@ -40,7 +40,7 @@ pub(super) struct Tree {
 }
 
 /// What happened in the tree.
-pub(super) enum Change {
+pub(super) enum TreeChange {
     /// The command was stopped by this signal, as by Ctrl-Z.
     Stopped(Signal),
     /// The command has ended and is not reaped yet.
@@ -51,13 +51,13 @@ pub(super) enum Change {
     Gone,
 }
 
-impl Tree {
+impl ProcessTree {
     /// Starts a reaper, which starts the command's launcher with `launcher` as its standard input.
     ///
     /// # Errors
     ///
     /// If a process cannot be started; none is left then.
-    pub(super) async fn start(mut reaper: Command, launcher: OwnedFd) -> io::Result<Tree> {
+    pub(super) async fn start(mut reaper: Command, launcher: OwnedFd) -> io::Result<ProcessTree> {
         let (socket, theirs) = StdUnixStream::pair()?;
         let child = reaper.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
         // The reaper's end of the socket must be closed here, or its death would not be seen.
@@ -68,14 +68,15 @@ impl Tree {
         drop(launcher);
         socket.set_nonblocking(true)?;
         let socket = UnixStream::from_std(socket)?;
-        let id = TreeId { reaper: pid, group: Group::led_by(pid) };
-        let mut tree = Tree { reaper: child, socket, rest: Vec::new(), id, end: None, is_reaped: false };
+        let id = TreeId { reaper: pid, group: ProcessGroup::led_by(pid) };
+        let mut tree =
+            ProcessTree { reaper: child, socket, rest: Vec::new(), id, end: None, is_reaped: false };
         match tree.report().await {
-            Some(Report::Started(leader)) => {
-                tree.id.group = Group::led_by(leader);
+            Some(ReaperReport::Started(leader)) => {
+                tree.id.group = ProcessGroup::led_by(leader);
                 Ok(tree)
             }
-            Some(Report::Failed(errno)) => {
+            Some(ReaperReport::Failed(errno)) => {
                 tree.abandon();
                 Err(io::Error::from_raw_os_error(errno))
             }
@@ -87,15 +88,15 @@ impl Tree {
     }
 
     /// Waits for the next change. Cancelling loses none.
-    pub(super) async fn next(&mut self) -> Change {
+    pub(super) async fn next(&mut self) -> TreeChange {
         match self.report().await {
-            Some(Report::Stopped(signal)) => Change::Stopped(signal),
-            Some(Report::Ended(end)) => {
+            Some(ReaperReport::Stopped(signal)) => TreeChange::Stopped(signal),
+            Some(ReaperReport::Ended(end)) => {
                 self.end = Some(end);
-                Change::Ended
+                TreeChange::Ended
             }
-            Some(Report::Left(names)) => Change::Left(names),
-            Some(Report::Started(_) | Report::Failed(_)) | None => self.gone(),
+            Some(ReaperReport::Left(names)) => TreeChange::Left(names),
+            Some(ReaperReport::Started(_) | ReaperReport::Failed(_)) | None => self.gone(),
         }
     }
 
@@ -112,19 +113,19 @@ impl Tree {
     /// Lets the reaper reap the command, which has ended: from now on its group's number may belong to another process.
     pub(super) fn reap_command(&mut self) {
         self.is_reaped = true;
-        self.request(&Request::Reap);
+        self.request(&ReaperRequest::Reap);
     }
 
     /// Sends a signal. A stop and what belongs to it goes to the whole tree, everything else to the command's group, as a terminal would do.
     pub(super) fn signal(&self, signal: Signal) -> Result<(), Errno> {
         let is_for_all = matches!(signal, Signal::TERM | Signal::KILL | Signal::CONT) || self.is_reaped;
         if signal == Signal::KILL {
-            self.request(&Request::Kill);
+            self.request(&ReaperRequest::Kill);
             // A reaper that was stopped could not kill. It is not reaped yet, so this is its number.
             let _ = kill_process(self.id.reaper, Signal::CONT);
         } else if is_for_all {
             let but = (!self.is_reaped).then_some(self.id.group.leader());
-            self.request(&Request::Signal { signal, but });
+            self.request(&ReaperRequest::Signal { signal, but });
         }
         if self.is_reaped { Ok(()) } else { self.id.group.signal(signal) }
     }
@@ -139,33 +140,33 @@ impl Tree {
 
     /// Ends a tree whose command was not started.
     pub(super) fn abandon(self) {
-        let Tree { mut reaper, socket, .. } = self;
+        let ProcessTree { mut reaper, socket, .. } = self;
         drop(socket);
         let _ = reaper.wait();
     }
 
-    fn gone(&mut self) -> Change {
+    fn gone(&mut self) -> TreeChange {
         let _ = self.reaper.wait();
         if self.end.is_none() {
             // The reaper itself was killed. What it leaves in the group can be reached, the rest of the tree not any more.
             let _ = self.id.group.signal(Signal::KILL);
         }
-        Change::Gone
+        TreeChange::Gone
     }
 
     /// Never waits: a reaper that does not read is stopped, and the sentinel ends its tree in time.
-    fn request(&self, request: &Request) {
+    fn request(&self, request: &ReaperRequest) {
         if let Err(error) = self.socket.try_write(request.to_string().as_bytes()) {
             tracing::debug!(%error, "the reaper of the command does not read");
         }
     }
 
     /// The next report; none when the reaper is gone.
-    async fn report(&mut self) -> Option<Report> {
+    async fn report(&mut self) -> Option<ReaperReport> {
         loop {
             if let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                return Report::parse(&String::from_utf8_lossy(&line));
+                return ReaperReport::parse(&String::from_utf8_lossy(&line));
             }
             self.socket.readable().await.ok()?;
             let mut bytes = [0; 1_024];

@@ -26,7 +26,7 @@ use super::{descendants, launch, signals};
 
 /// What the reaper reports.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Report {
+pub(super) enum ReaperReport {
     /// The launcher was started, as leader of a group of its own.
     Started(Pid),
     /// The launcher could not be started, with this error number.
@@ -39,9 +39,9 @@ pub(super) enum Report {
     Left(String),
 }
 
-/// What is requested of the reaper. The end of the socket means [`Request::Kill`].
+/// What is requested of the reaper. The end of the socket means [`ReaperRequest::Kill`].
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Request {
+pub(super) enum ReaperRequest {
     /// Reap the command.
     Reap,
     /// Send a signal to the tree, except to one group.
@@ -57,7 +57,7 @@ pub(crate) fn run(path: &Path, command: &[OsString], open_files: Option<u64>) ->
     let leader = match start(path, command, open_files, launcher) {
         Ok(leader) => leader,
         Err(error) => {
-            let report = Report::Failed(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()));
+            let report = ReaperReport::Failed(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()));
             let _ = socket.write_all(report.to_string().as_bytes());
             return ExitCode::from(125);
         }
@@ -66,7 +66,7 @@ pub(crate) fn run(path: &Path, command: &[OsString], open_files: Option<u64>) ->
     let (reap, may_reap) = channel();
     // Not joined: it ends with the process.
     std::thread::spawn(move || serve(leader, requests, reap));
-    Parent { leader, socket, may_reap }.watch();
+    CommandParent { leader, socket, may_reap }.watch();
     drop(deafness);
     ExitCode::SUCCESS
 }
@@ -87,15 +87,15 @@ fn start(path: &Path, command: &[OsString], open_files: Option<u64>, launcher: O
 /// Serves requests until the tree is gone.
 fn serve(leader: Pid, requests: UnixStream, reap: Sender<()>) {
     for line in BufReader::new(requests).lines() {
-        match line.ok().as_deref().and_then(Request::parse) {
+        match line.ok().as_deref().and_then(ReaperRequest::parse) {
             // The receiver lives as long as the process.
-            Some(Request::Reap) => drop(reap.send(())),
-            Some(Request::Signal { signal, but }) => {
+            Some(ReaperRequest::Reap) => drop(reap.send(())),
+            Some(ReaperRequest::Signal { signal, but }) => {
                 let own = rustix::process::getpid();
                 // Without /proc only the group can be reached, and the supervisor has done that.
                 let _ = descendants::signal(own, signal, |process| but.is_none() || process.group != but);
             }
-            Some(Request::Kill) => break,
+            Some(ReaperRequest::Kill) => break,
             // This process and the other end are one program.
             None => break,
         }
@@ -117,16 +117,16 @@ fn kill_all(leader: Pid) -> ! {
 }
 
 /// The command's parent.
-struct Parent {
+struct CommandParent {
     leader: Pid,
     socket: UnixStream,
     may_reap: Receiver<()>,
 }
 
-impl Parent {
+impl CommandParent {
     /// Waits for everything that ends, until nothing is left.
     fn watch(mut self) {
-        self.report(&Report::Started(self.leader));
+        self.report(&ReaperReport::Started(self.leader));
         let any = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
         loop {
             match waitid(WaitId::All, any | WaitIdOptions::NOWAIT) {
@@ -138,12 +138,12 @@ impl Parent {
             let stopped = leader(WaitIdOptions::STOPPED).ok().flatten();
             let signal = stopped.and_then(|status| status.stopping_signal()).and_then(Signal::from_named_raw);
             if let Some(signal) = signal {
-                self.report(&Report::Stopped(signal));
+                self.report(&ReaperReport::Stopped(signal));
                 continue;
             }
             match leader(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
                 Ok(Some(status)) => {
-                    self.report(&Report::Ended(ProcessEnd::of(&status)));
+                    self.report(&ReaperReport::Ended(ProcessEnd::of(&status)));
                     break;
                 }
                 Ok(None) => reap_adopted(self.leader),
@@ -161,7 +161,7 @@ impl Parent {
         let left = descendants::of(rustix::process::getpid()).unwrap_or_default();
         if !left.is_empty() {
             let names: Vec<String> = left.iter().map(ToString::to_string).collect();
-            self.report(&Report::Left(names.join(", ")));
+            self.report(&ReaperReport::Left(names.join(", ")));
         }
         loop {
             match wait(WaitOptions::UNTRACED) {
@@ -171,7 +171,7 @@ impl Parent {
         }
     }
 
-    fn report(&mut self, report: &Report) {
+    fn report(&mut self, report: &ReaperReport) {
         // A supervisor that is gone needs no report; the other thread kills then.
         let _ = self.socket.write_all(report.to_string().as_bytes());
     }
@@ -190,60 +190,60 @@ fn reap_adopted(leader: Pid) {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ReaperReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Report::Started(pid) => writeln!(f, "started {}", pid.as_raw_nonzero()),
-            Report::Failed(errno) => writeln!(f, "failed {errno}"),
-            Report::Stopped(signal) => writeln!(f, "stopped {}", signal.as_raw()),
-            Report::Ended(ProcessEnd::Exited(code)) => writeln!(f, "exited {code}"),
-            Report::Ended(ProcessEnd::Killed(signal)) => writeln!(f, "killed {signal}"),
+            ReaperReport::Started(pid) => writeln!(f, "started {}", pid.as_raw_nonzero()),
+            ReaperReport::Failed(errno) => writeln!(f, "failed {errno}"),
+            ReaperReport::Stopped(signal) => writeln!(f, "stopped {}", signal.as_raw()),
+            ReaperReport::Ended(ProcessEnd::Exited(code)) => writeln!(f, "exited {code}"),
+            ReaperReport::Ended(ProcessEnd::Killed(signal)) => writeln!(f, "killed {signal}"),
             // A process may choose its name; a line break in it would be the end of the report.
-            Report::Left(names) => writeln!(f, "left {}", names.replace('\n', "?")),
+            ReaperReport::Left(names) => writeln!(f, "left {}", names.replace('\n', "?")),
         }
     }
 }
 
-impl Report {
+impl ReaperReport {
     /// Reads one line; none if it is no report.
-    pub(super) fn parse(line: &str) -> Option<Report> {
+    pub(super) fn parse(line: &str) -> Option<ReaperReport> {
         let (word, rest) = line.strip_suffix('\n')?.split_once(' ')?;
         Some(match word {
-            "started" => Report::Started(Pid::from_raw(rest.parse().ok()?)?),
-            "failed" => Report::Failed(rest.parse().ok()?),
-            "stopped" => Report::Stopped(Signal::from_named_raw(rest.parse().ok()?)?),
-            "exited" => Report::Ended(ProcessEnd::Exited(rest.parse().ok()?)),
-            "killed" => Report::Ended(ProcessEnd::Killed(rest.parse().ok()?)),
-            "left" => Report::Left(rest.to_owned()),
+            "started" => ReaperReport::Started(Pid::from_raw(rest.parse().ok()?)?),
+            "failed" => ReaperReport::Failed(rest.parse().ok()?),
+            "stopped" => ReaperReport::Stopped(Signal::from_named_raw(rest.parse().ok()?)?),
+            "exited" => ReaperReport::Ended(ProcessEnd::Exited(rest.parse().ok()?)),
+            "killed" => ReaperReport::Ended(ProcessEnd::Killed(rest.parse().ok()?)),
+            "left" => ReaperReport::Left(rest.to_owned()),
             _ => return None,
         })
     }
 }
 
-impl fmt::Display for Request {
+impl fmt::Display for ReaperRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Request::Reap => writeln!(f, "reap"),
-            Request::Signal { signal, but: Some(but) } => {
+            ReaperRequest::Reap => writeln!(f, "reap"),
+            ReaperRequest::Signal { signal, but: Some(but) } => {
                 writeln!(f, "signal {} {}", signal.as_raw(), but.as_raw_nonzero())
             }
-            Request::Signal { signal, but: None } => writeln!(f, "signal {}", signal.as_raw()),
-            Request::Kill => writeln!(f, "kill"),
+            ReaperRequest::Signal { signal, but: None } => writeln!(f, "signal {}", signal.as_raw()),
+            ReaperRequest::Kill => writeln!(f, "kill"),
         }
     }
 }
 
-impl Request {
-    fn parse(line: &str) -> Option<Request> {
+impl ReaperRequest {
+    fn parse(line: &str) -> Option<ReaperRequest> {
         let words: Vec<&str> = line.split(' ').collect();
         let signal = |text: &str| Signal::from_named_raw(text.parse().ok()?);
         match words[..] {
-            ["reap"] => Some(Request::Reap),
-            ["kill"] => Some(Request::Kill),
-            ["signal", number] => Some(Request::Signal { signal: signal(number)?, but: None }),
+            ["reap"] => Some(ReaperRequest::Reap),
+            ["kill"] => Some(ReaperRequest::Kill),
+            ["signal", number] => Some(ReaperRequest::Signal { signal: signal(number)?, but: None }),
             ["signal", number, but] => {
                 let but = Some(Pid::from_raw(but.parse().ok()?)?);
-                Some(Request::Signal { signal: signal(number)?, but })
+                Some(ReaperRequest::Signal { signal: signal(number)?, but })
             }
             _ => None,
         }
@@ -258,32 +258,32 @@ mod tests {
     fn reports_and_requests_are_parsed_as_written() {
         let pid = Pid::from_raw(4121).unwrap();
         for report in [
-            Report::Started(pid),
-            Report::Failed(11),
-            Report::Stopped(Signal::TSTP),
-            Report::Ended(ProcessEnd::Exited(7)),
-            Report::Ended(ProcessEnd::Killed(9)),
-            Report::Left("4122 (sleep), 4123 (a b)".to_owned()),
+            ReaperReport::Started(pid),
+            ReaperReport::Failed(11),
+            ReaperReport::Stopped(Signal::TSTP),
+            ReaperReport::Ended(ProcessEnd::Exited(7)),
+            ReaperReport::Ended(ProcessEnd::Killed(9)),
+            ReaperReport::Left("4122 (sleep), 4123 (a b)".to_owned()),
         ] {
-            assert_eq!(Report::parse(&report.to_string()), Some(report));
+            assert_eq!(ReaperReport::parse(&report.to_string()), Some(report));
         }
         for request in [
-            Request::Reap,
-            Request::Kill,
-            Request::Signal { signal: Signal::TERM, but: None },
-            Request::Signal { signal: Signal::TERM, but: Some(pid) },
+            ReaperRequest::Reap,
+            ReaperRequest::Kill,
+            ReaperRequest::Signal { signal: Signal::TERM, but: None },
+            ReaperRequest::Signal { signal: Signal::TERM, but: Some(pid) },
         ] {
-            assert_eq!(Request::parse(request.to_string().trim_end()), Some(request));
+            assert_eq!(ReaperRequest::parse(request.to_string().trim_end()), Some(request));
         }
         for odd in ["", "\n", "started\n", "started 0\n", "exited 300\n", "exited 7"] {
-            assert_eq!(Report::parse(odd), None, "{odd:?}");
+            assert_eq!(ReaperReport::parse(odd), None, "{odd:?}");
         }
-        assert_eq!(Request::parse("signal 15 0"), None);
+        assert_eq!(ReaperRequest::parse("signal 15 0"), None);
     }
 
     #[test]
     fn process_name_with_line_break_stays_one_report() {
-        let report = Report::Left("7 (a\nexited 0)".to_owned()).to_string();
-        assert_eq!(Report::parse(&report), Some(Report::Left("7 (a?exited 0)".to_owned())));
+        let report = ReaperReport::Left("7 (a\nexited 0)".to_owned()).to_string();
+        assert_eq!(ReaperReport::parse(&report), Some(ReaperReport::Left("7 (a?exited 0)".to_owned())));
     }
 }

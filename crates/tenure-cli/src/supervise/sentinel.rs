@@ -71,7 +71,7 @@ impl Sentinel {
         until: Option<Moment>,
     ) -> io::Result<()> {
         let (reaper, group) = (tree.reaper.as_raw_nonzero(), tree.group.leader().as_raw_nonzero());
-        let words = format!("{}guard {reaper} {group} {}\n", until_word(hold, until), hold.0);
+        let words = format!("{}guard {reaper} {group} {}\n", until_message(hold, until), hold.0);
         self.to.write_all(words.as_bytes()).await?;
         let mut answer = [0; GUARDING.len()];
         self.from.read_exact(&mut answer).await?;
@@ -82,7 +82,7 @@ impl Sentinel {
     ///
     /// Never waits: a sentinel that does not read has the old moment, which is the earlier one.
     pub(super) fn until(&mut self, hold: GroupLease, kill: Option<Moment>) -> io::Result<()> {
-        match self.to.try_write(until_word(hold, kill).as_bytes()) {
+        match self.to.try_write(until_message(hold, kill).as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             // Words are far shorter than what a pipe takes in one piece.
             done => done.map(drop),
@@ -128,7 +128,7 @@ impl Sentinel {
     }
 }
 
-fn until_word(GroupLease(hold): GroupLease, kill: Option<Moment>) -> String {
+fn until_message(GroupLease(hold): GroupLease, kill: Option<Moment>) -> String {
     match kill {
         Some(kill) => format!("until {hold} {}\n", kill.since_origin().as_nanos()),
         None => format!("until {hold} never\n"),

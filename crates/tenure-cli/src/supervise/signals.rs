@@ -14,7 +14,7 @@ const FORWARDED: [Signal; 7] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
 
 /// What ends us while there is no command to pass it on to.
-pub(crate) fn asks_to_end(signal: Signal) -> bool {
+pub(crate) fn is_end_request(signal: Signal) -> bool {
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&signal)
 }
 
@@ -54,7 +54,7 @@ impl Signals {
     pub(crate) async fn next_end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if asks_to_end(signal) {
+            if is_end_request(signal) {
                 return signal;
             }
         }

@@ -14,7 +14,7 @@ use std::process::{ExitCode, Stdio};
 use rustix::process::{Pid, Signal, kill_current_process_group};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
-use super::group::{Group, Stat};
+use super::group::{ProcessGroup, Stat};
 use super::launch::ourselves;
 
 /// Ctrl-C may end the process that takes the terminal back; whoever presses it more often than this means it.
@@ -29,7 +29,7 @@ pub(super) struct Terminal {
 
 impl Terminal {
     /// Ours, if there is one.
-    pub(super) fn of_ours() -> Option<Terminal> {
+    pub(super) fn own() -> Option<Terminal> {
         if !io::stdin().is_terminal() {
             return None;
         }
@@ -38,7 +38,7 @@ impl Terminal {
     }
 
     /// Hands it to a group, if it is ours to give.
-    pub(super) fn give(&self, group: Group) -> io::Result<()> {
+    pub(super) fn give(&self, group: ProcessGroup) -> io::Result<()> {
         if self.is_with(self.ours) {
             tcsetpgrp(&self.tty, group.leader())?;
         }
@@ -46,7 +46,7 @@ impl Terminal {
     }
 
     /// Takes it back from a group whose leader has ended and is not reaped.
-    pub(super) fn take_back(&self, group: Group) -> io::Result<()> {
+    pub(super) fn take_back(&self, group: ProcessGroup) -> io::Result<()> {
         for _ in 0..TRIES {
             if !self.is_with(group.leader()) {
                 return Ok(());

@@ -5,7 +5,7 @@ use serde::Serialize;
 use tenure::client::{Client, TaskFilter};
 use tenure_core::task::TaskState;
 
-use super::shape::Shown;
+use super::rows::TaskRow;
 use super::{SCHEMA, parse_node};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -78,19 +78,23 @@ pub(super) fn filter(args: &ListArgs) -> Result<TaskFilter, Failure> {
 
 pub(super) async fn list(args: &ListArgs, client: &Client, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct TaskListReport {
         schema: &'static str,
-        tasks: Vec<Shown>,
+        tasks: Vec<TaskRow>,
         revision: String,
     }
     let listing = client.tasks(&filter(args)?).await?;
-    let tasks: Vec<Shown> = listing.tasks.iter().map(Shown::new).collect();
+    let tasks: Vec<TaskRow> = listing.tasks.iter().map(TaskRow::new).collect();
     if output.is_json {
-        return output.object(&Answer { schema: SCHEMA, tasks, revision: listing.revision.to_string() });
+        return output.object(&TaskListReport {
+            schema: SCHEMA,
+            tasks,
+            revision: listing.revision.to_string(),
+        });
     }
     for task in tasks.iter().filter(|task| !task.unreadable.is_empty()) {
         output.note(&format!("task '{}' cannot be read whole: {}", task.id, task.unreadable.join("; ")));
     }
-    let rows: Vec<Vec<String>> = tasks.into_iter().map(Shown::into_row).collect();
-    output.table(&["id", "kind", "state", "owner", "fence", "attempt", "submitted", "updated"], &rows)
+    let rows: Vec<Vec<String>> = tasks.into_iter().map(TaskRow::into_row).collect();
+    output.table(&["id", "kind", "state", "owner", "token", "attempt", "submitted", "updated"], &rows)
 }

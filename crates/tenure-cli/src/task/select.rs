@@ -34,7 +34,7 @@ pub(crate) struct SelectArgs {
 }
 
 /// What is done to many tasks.
-pub(super) struct Act {
+pub(super) struct BulkAction {
     /// As in "kill 3 tasks".
     pub(super) verb: &'static str,
     /// As in "killing every task", which needs a confirmation.
@@ -52,7 +52,7 @@ impl SelectArgs {
     }
 
     /// Refuses what is wrong whatever the store holds.
-    pub(super) fn check(&self, act: &Act, output: &Output) -> Result<(), Failure> {
+    pub(super) fn check(&self, act: &BulkAction, output: &Output) -> Result<(), Failure> {
         match &self.id {
             Some(id) => parse(id).map(drop),
             None => {
@@ -70,7 +70,7 @@ impl SelectArgs {
     /// Does it to one task, or to all that the filter finds, after a question.
     pub(super) async fn each(
         &self,
-        act: &Act,
+        act: &BulkAction,
         client: &Client,
         output: &Output,
         one: impl AsyncFn(TaskId) -> Result<(), Failure>,
@@ -87,7 +87,7 @@ impl SelectArgs {
             return Ok(());
         }
         let tasks = if count == 1 { "task" } else { "tasks" };
-        self.confirm.ask(&format!("{} {count} {tasks} with {flags}", act.verb), output).await?;
+        self.confirm.prompt(&format!("{} {count} {tasks} with {flags}", act.verb), output).await?;
         let one = &one;
         let doing = ids.into_iter().map(|id| async move { (id.clone(), one(id).await) });
         let done: Vec<(TaskId, Result<(), Failure>)> =

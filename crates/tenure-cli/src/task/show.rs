@@ -9,33 +9,33 @@ use serde_json::Value;
 use tenure::client::{Client, TaskDossier};
 use tenure_core::id::TaskId;
 use tenure_core::record::CommandRecord;
-use tenure_core::task::{AttemptEnd, Checkpoint, Step, TaskError};
+use tenure_core::task::{AttemptEnd, Checkpoint, HistoryEntry, TaskFailure};
 
-use super::shape::Shown;
+use super::rows::TaskRow;
 use super::{SCHEMA, nothing_known};
 use crate::failure::Failure;
-use crate::node::said;
+use crate::node::format_time;
 use crate::output::Output;
 
 pub(super) async fn show(id: &TaskId, client: &Client, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct TaskShowReport {
         schema: &'static str,
         #[serde(flatten)]
-        shown: Shown,
+        shown: TaskRow,
         #[serde(flatten)]
-        more: More,
+        more: TaskDetailRows,
         revision: String,
     }
     let dossier = client.dossier(id).await?;
     let Some(task) = &dossier.task else { return Err(nothing_known(id)) };
-    let (mut shown, more) = (Shown::new(task), More::new(&dossier));
+    let (mut shown, more) = (TaskRow::new(task), TaskDetailRows::new(&dossier));
     // Lost claims are counted in the state with the next outcome.
     let open_lost = more.attempts.iter().filter(|attempt| attempt.is_open_and_lost()).count();
     shown.attempt = shown.attempt.map(|attempt| attempt.saturating_add(open_lost as u64));
     if output.is_json {
         let revision = dossier.revision.to_string();
-        return output.object(&Answer { schema: SCHEMA, shown, more, revision });
+        return output.object(&TaskShowReport { schema: SCHEMA, shown, more, revision });
     }
     for why in &shown.unreadable {
         output.note(&format!("task '{id}' cannot be read whole: {why}"));
@@ -43,7 +43,7 @@ pub(super) async fn show(id: &TaskId, client: &Client, output: &Output) -> Resul
     if let Some(note) = note(id, &dossier) {
         output.note(&note);
     }
-    let names = ["id", "kind", "state", "owner", "fence", "attempt", "submitted", "updated"];
+    let names = ["id", "kind", "state", "owner", "token", "attempt", "submitted", "updated"];
     let until = shown.until.clone();
     let mut rows: Vec<Vec<String>> =
         names.into_iter().zip(shown.into_row()).map(|(name, cell)| vec![name.to_owned(), cell]).collect();
@@ -69,30 +69,30 @@ fn note(id: &TaskId, dossier: &TaskDossier) -> Option<String> {
 
 /// What `show` says and listings do not.
 #[derive(Serialize)]
-struct More {
+struct TaskDetailRows {
     labels: BTreeMap<String, String>,
     props: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     props_b64: Option<String>,
     faults: Option<u64>,
-    errors: Vec<Failed>,
-    attempts: Vec<ShownAttempt>,
+    errors: Vec<TaskErrorRow>,
+    attempts: Vec<AttemptRow>,
     reason: Option<String>,
     /// Who wrote its state.
     updated_by: Option<String>,
     checkpoint_bytes: Option<usize>,
-    command: Option<Pending>,
+    command: Option<PendingCommandRow>,
 }
 
 #[derive(Serialize)]
-struct Failed {
+struct TaskErrorRow {
     at: String,
     message: String,
 }
 
 /// A command that nobody has handled.
 #[derive(Serialize)]
-struct Pending {
+struct PendingCommandRow {
     command: Option<String>,
     by: Option<String>,
     sent_at: Option<String>,
@@ -100,28 +100,30 @@ struct Pending {
     unreadable: Option<String>,
 }
 
-impl Pending {
-    fn new(command: &Result<CommandRecord, String>) -> Pending {
+impl PendingCommandRow {
+    fn new(command: &Result<CommandRecord, String>) -> PendingCommandRow {
         match command {
-            Ok(record) => Pending {
+            Ok(record) => PendingCommandRow {
                 command: Some(record.command.clone()),
                 by: Some(record.by.clone()),
-                sent_at: said(record.sent_at),
+                sent_at: format_time(record.sent_at),
                 unreadable: None,
             },
-            Err(why) => Pending { command: None, by: None, sent_at: None, unreadable: Some(why.clone()) },
+            Err(why) => {
+                PendingCommandRow { command: None, by: None, sent_at: None, unreadable: Some(why.clone()) }
+            }
         }
     }
 }
 
-impl More {
-    fn new(dossier: &TaskDossier) -> More {
+impl TaskDetailRows {
+    fn new(dossier: &TaskDossier) -> TaskDetailRows {
         let task = dossier.task.as_ref();
         let state = task.and_then(|task| task.state.as_ref().ok());
         let bytes = dossier.props.as_deref();
         let props: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(bytes).ok());
         let is_foreign = bytes.is_some() && props.is_none();
-        More {
+        TaskDetailRows {
             labels: task
                 .and_then(|task| task.submitted())
                 .map(|record| record.labels.clone())
@@ -137,7 +139,7 @@ impl More {
                 .and_then(|state| state.checkpoint.as_ref())
                 .map(Checkpoint::bytes)
                 .map(bytes::Bytes::len),
-            command: dossier.command.as_ref().map(Pending::new),
+            command: dossier.command.as_ref().map(PendingCommandRow::new),
         }
     }
 
@@ -179,7 +181,7 @@ impl More {
 
 /// One attempt at a task.
 #[derive(Serialize)]
-struct ShownAttempt {
+struct AttemptRow {
     node: String,
     started: String,
     /// None while it runs, and for a lost one until the next claim.
@@ -187,13 +189,13 @@ struct ShownAttempt {
     end: &'static str,
 }
 
-impl ShownAttempt {
+impl AttemptRow {
     fn is_open_and_lost(&self) -> bool {
         self.ended.is_none() && self.end == AttemptEnd::Lost.as_str()
     }
 }
 
-impl std::fmt::Display for ShownAttempt {
+impl std::fmt::Display for AttemptRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ended = self.ended.as_deref().unwrap_or("-");
         write!(f, "{} from {} to {ended}: {}", self.node, self.started, self.end)
@@ -201,10 +203,10 @@ impl std::fmt::Display for ShownAttempt {
 }
 
 /// All attempts that are known: those that ended, then those without a stored outcome.
-fn attempts(dossier: &TaskDossier) -> Vec<ShownAttempt> {
+fn attempts(dossier: &TaskDossier) -> Vec<AttemptRow> {
     let task = dossier.task.as_ref();
     let ended = task.and_then(|task| task.state.as_ref().ok()).map(|state| &state.attempts[..]);
-    let ended = ended.unwrap_or_default().iter().map(|attempt| ShownAttempt {
+    let ended = ended.unwrap_or_default().iter().map(|attempt| AttemptRow {
         node: attempt.node.to_string(),
         started: attempt.started.to_string(),
         ended: Some(attempt.ended.to_string()),
@@ -212,7 +214,7 @@ fn attempts(dossier: &TaskDossier) -> Vec<ShownAttempt> {
     });
     let owner = task.and_then(|task| task.card.as_ref()?.owner.as_ref()?.holder.as_ref().ok());
     let running = owner.map(|owner| owner.nonce.as_str());
-    let open = dossier.attempts.iter().map(|(claim, attempt)| ShownAttempt {
+    let open = dossier.attempts.iter().map(|(claim, attempt)| AttemptRow {
         node: attempt.node.to_string(),
         started: attempt.started.to_string(),
         ended: None,
@@ -221,21 +223,21 @@ fn attempts(dossier: &TaskDossier) -> Vec<ShownAttempt> {
     ended.chain(open).collect()
 }
 
-fn failed(error: &TaskError) -> Failed {
-    Failed { at: error.at.to_string(), message: error.message.clone() }
+fn failed(error: &TaskFailure) -> TaskErrorRow {
+    TaskErrorRow { at: error.at.to_string(), message: error.message.clone() }
 }
 
 pub(super) async fn history(id: &TaskId, client: &Client, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
-    struct Answer {
+    struct TaskHistoryReport {
         schema: &'static str,
         id: String,
         state: &'static str,
-        history: Vec<Shown>,
-        errors: Vec<Failed>,
+        history: Vec<StepRow>,
+        errors: Vec<TaskErrorRow>,
     }
     #[derive(Serialize)]
-    struct Shown {
+    struct StepRow {
         at: String,
         from: &'static str,
         message: &'static str,
@@ -249,7 +251,7 @@ pub(super) async fn history(id: &TaskId, client: &Client, output: &Output) -> Re
             .hint(format!("the task is not run as long as it is there; `tenure task forget {id}` removes it"))
     })?;
     if output.is_json {
-        let step = |step: &Step| Shown {
+        let step = |step: &HistoryEntry| StepRow {
             at: step.at.to_string(),
             from: step.from.as_str(),
             message: step.message.as_str(),
@@ -259,7 +261,13 @@ pub(super) async fn history(id: &TaskId, client: &Client, output: &Output) -> Re
         let history = state.history.iter().map(step).collect();
         let errors = state.errors.iter().map(failed).collect();
         let state = state.state.kind().as_str();
-        return output.object(&Answer { schema: SCHEMA, id: id.to_string(), state, history, errors });
+        return output.object(&TaskHistoryReport {
+            schema: SCHEMA,
+            id: id.to_string(),
+            state,
+            history,
+            errors,
+        });
     }
     if state.history.is_empty() {
         output.note(&format!("nothing has happened to '{id}' yet"));
@@ -267,7 +275,7 @@ pub(super) async fn history(id: &TaskId, client: &Client, output: &Output) -> Re
     for error in &state.errors {
         output.note(&format!("{} it failed: {}", error.at, error.message));
     }
-    let row = |step: &Step| {
+    let row = |step: &HistoryEntry| {
         let (at, by) = (step.at.to_string(), step.by.to_string());
         let [from, message, to] = [step.from.as_str(), step.message.as_str(), step.to.as_str()];
         vec![at, from.to_owned(), message.to_owned(), to.to_owned(), by]

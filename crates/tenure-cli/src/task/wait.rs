@@ -26,7 +26,7 @@ pub(crate) async fn wait_for(
         [id] if ids.len() <= ALONE_MAX => vec![(id.clone(), client.wait(id, within).await)],
         _ => client.wait_all(ids, within).await.map_err(|error| unseen(None, error))?.into_iter().collect(),
     };
-    tell(&ends, output)?;
+    report(&ends, output)?;
     let mut failures: Vec<Failure> = ends.into_iter().filter_map(|(id, end)| failure(&id, end)).collect();
     // What is not known comes first, then the worst that is.
     failures.sort_by_key(|failure| match failure.code {
@@ -43,36 +43,37 @@ pub(crate) async fn wait_for(
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct TaskWaitReport {
     schema: &'static str,
-    tasks: Vec<Shown>,
+    tasks: Vec<TaskEndRow>,
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct TaskEndRow {
     id: String,
     state: Option<&'static str>,
     by: Option<String>,
     reason: Option<String>,
 }
 
-fn tell(ends: &[(TaskId, Result<Ended, WaitTaskError>)], output: &Output) -> Result<(), Failure> {
+fn report(ends: &[(TaskId, Result<Ended, WaitTaskError>)], output: &Output) -> Result<(), Failure> {
     let shown = |(id, end): &(TaskId, Result<Ended, WaitTaskError>)| {
         let state = end.as_ref().ok().map(|end| &end.state);
-        Shown {
+        TaskEndRow {
             id: id.to_string(),
             state: state.map(|state| state.state.kind().as_str()),
             by: state.and_then(|state| state.by.as_ref()).map(ToString::to_string),
             reason: state.and_then(|state| state.reason.clone()),
         }
     };
-    let tasks: Vec<Shown> = ends.iter().map(shown).collect();
+    let tasks: Vec<TaskEndRow> = ends.iter().map(shown).collect();
     if output.is_json {
-        return output.object(&Answer { schema: SCHEMA, tasks });
+        return output.object(&TaskWaitReport { schema: SCHEMA, tasks });
     }
     let dash = || "-".to_owned();
-    let row =
-        |task: Shown| vec![task.id, task.state.unwrap_or("unknown").to_owned(), task.by.unwrap_or_else(dash)];
+    let row = |task: TaskEndRow| {
+        vec![task.id, task.state.unwrap_or("unknown").to_owned(), task.by.unwrap_or_else(dash)]
+    };
     let rows: Vec<Vec<String>> = tasks.into_iter().map(row).collect();
     output.table(&["id", "state", "by"], &rows)
 }

@@ -7,13 +7,13 @@ use tenure::task::ErrorRate;
 use tenure::worker::{Start, WorkerBuilder};
 use tenure_core::id::NodeId;
 use tenure_core::task::ERRORS_LEN_MAX;
-use tenure_core::worker::Wanted;
+use tenure_core::worker::AcceptedTasks;
 
-use super::choice::{self, Balance, Configure, Limits, Match};
 use super::exec::Exec;
 use super::keep::KeepArgs;
+use super::selector::{self, BalancerName, Configure, MemoryLimits, TaskMatch};
 use super::shell::Shell;
-use crate::connect::Decision;
+use crate::connect::ConnectSettings;
 use crate::duration;
 use crate::failure::Failure;
 use crate::hold::Timing;
@@ -54,11 +54,11 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "ID")]
     node: Option<String>,
     /// How many tasks to run at a time, or `unlimited`; sleeping and paused ones do not count [default: the number of cores].
-    #[arg(long, value_name = "N", value_parser = Slots::parse)]
-    capacity: Option<Slots>,
+    #[arg(long, value_name = "N", value_parser = TaskSlots::parse)]
+    capacity: Option<TaskSlots>,
     /// Who decides which tasks to take and to give away.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
-    balance: Balance,
+    balance: BalancerName,
     /// With --balance capacity: take tasks while less than this much of the memory is used, in percent [default: 80].
     #[arg(long, value_name = "PERCENT")]
     claim_below: Option<u64>,
@@ -66,8 +66,8 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "PERCENT")]
     release_above: Option<u64>,
     /// Take only tasks of a kind (kind=mail) or with a label (zone=eu). Several kinds are alternatives, several labels must all be there.
-    #[arg(long = "match", value_name = "NAME=VALUE", value_parser = Match::parse)]
-    pub(super) matches: Vec<Match>,
+    #[arg(long = "match", value_name = "NAME=VALUE", value_parser = TaskMatch::parse)]
+    pub(super) matches: Vec<TaskMatch>,
     /// How long tasks stay ours if we cannot give them back. Renewed every third of this.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "15s")]
     ttl: Duration,
@@ -92,7 +92,7 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "ADDR")]
     address: Option<String>,
     /// Something to say of the worker. May be given several times.
-    #[arg(long = "label", value_name = "K=V", value_parser = choice::parse_label)]
+    #[arg(long = "label", value_name = "K=V", value_parser = selector::parse_label)]
     labels: Vec<(String, String)>,
     /// Serve /healthz, /readyz and /metrics there, as in 127.0.0.1:9464.
     #[arg(long, value_name = "ADDR")]
@@ -101,24 +101,24 @@ pub(crate) struct WorkerArgs {
 
 /// How many tasks a worker runs at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Slots {
+enum TaskSlots {
     Tasks(usize),
     Unlimited,
 }
 
-impl Slots {
-    fn parse(text: &str) -> Result<Slots, String> {
+impl TaskSlots {
+    fn parse(text: &str) -> Result<TaskSlots, String> {
         match text.parse() {
             Ok(0) => Err("a worker with room for 0 tasks would never take one; use `tenure node freeze` to keep one from taking more".to_owned()),
-            Ok(tasks) => Ok(Slots::Tasks(tasks)),
-            Err(_) if text == "unlimited" => Ok(Slots::Unlimited),
+            Ok(tasks) => Ok(TaskSlots::Tasks(tasks)),
+            Err(_) if text == "unlimited" => Ok(TaskSlots::Unlimited),
             Err(_) => Err("use a number from 1, or `unlimited`".to_owned()),
         }
     }
 
     /// One task per core: each is a process, and most of them compute. 1 if the number of cores is unknown.
-    fn per_core() -> Slots {
-        Slots::Tasks(std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
+    fn per_core() -> TaskSlots {
+        TaskSlots::Tasks(std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
     }
 }
 
@@ -143,7 +143,7 @@ fn parse_retries(text: &str) -> Result<usize, String> {
 }
 
 /// What was typed, checked.
-pub(super) struct Prepared {
+pub(super) struct PreparedWorker {
     pub(super) shell: Shell,
     pub(super) timing: Timing,
     pub(super) node: NodeId,
@@ -152,7 +152,7 @@ pub(super) struct Prepared {
 
 /// How the worker is started once the store is open.
 pub(super) struct StartOptions {
-    wanted: Wanted,
+    wanted: AcceptedTasks,
     configure: Configure,
     wait: Option<Duration>,
 }
@@ -177,12 +177,15 @@ impl StartOptions {
     }
 }
 
-impl Prepared {
+impl PreparedWorker {
     /// Checks everything that can be checked without a store.
-    pub(super) async fn check(args: &WorkerArgs, decision: &Decision) -> Result<Prepared, Failure> {
+    pub(super) async fn check(
+        args: &WorkerArgs,
+        settings: &ConnectSettings,
+    ) -> Result<PreparedWorker, Failure> {
         let timing = Timing::divide(args.ttl, args.grace, None)?;
-        let who = decision.identity(&[]);
-        let name = match (&args.node, &decision.node) {
+        let who = settings.identity(&[]);
+        let name = match (&args.node, &settings.node) {
             (Some(name), _) => name.clone(),
             (None, Some(configured)) => configured.value.clone(),
             // Two workers on one host are two nodes.
@@ -191,17 +194,17 @@ impl Prepared {
         let node = NodeId::parse(&name).map_err(|error| {
             Failure::usage(format!("the node's id: {error}")).hint("use an id like --node web-1")
         })?;
-        choice::check_labels(&args.labels)?;
-        let wanted = choice::wanted(&args.matches)?;
+        selector::check_labels(&args.labels)?;
+        let wanted = selector::wanted(&args.matches)?;
         let policy = ErrorRate::default()
             .too_many(args.retries + 1, ERRORS_WITHIN)
             .map_err(|error| Failure::usage(format!("--retries: {error}")))?
             .sleep(args.retry_after);
-        let limits = Limits { claim_below: args.claim_below, release_above: args.release_above };
+        let limits = MemoryLimits { claim_below: args.claim_below, release_above: args.release_above };
         let balance = args.balance.configure(limits)?;
-        let capacity = match args.capacity.unwrap_or_else(Slots::per_core) {
-            Slots::Tasks(capacity) => Some(capacity),
-            Slots::Unlimited => None,
+        let capacity = match args.capacity.unwrap_or_else(TaskSlots::per_core) {
+            TaskSlots::Tasks(capacity) => Some(capacity),
+            TaskSlots::Unlimited => None,
         };
         let (labels, address) = (args.labels.clone(), args.address.clone());
         let (lost_max, keep) = (args.lost_max.0, args.keep.keep());
@@ -225,7 +228,12 @@ impl Prepared {
             builder
         });
         let shell = Shell::find(&args.exec).await?;
-        Ok(Prepared { shell, timing, node, options: StartOptions { wanted, configure, wait: args.wait } })
+        Ok(PreparedWorker {
+            shell,
+            timing,
+            node,
+            options: StartOptions { wanted, configure, wait: args.wait },
+        })
     }
 }
 
@@ -235,14 +243,14 @@ mod tests {
 
     #[test]
     fn capacity_is_a_number_or_unlimited() {
-        assert_eq!(Slots::parse("3"), Ok(Slots::Tasks(3)));
-        assert_eq!(Slots::parse("unlimited"), Ok(Slots::Unlimited));
-        assert!(Slots::parse("0").unwrap_err().contains("freeze"));
-        assert!(Slots::parse("-1").is_err() && Slots::parse("many").is_err());
+        assert_eq!(TaskSlots::parse("3"), Ok(TaskSlots::Tasks(3)));
+        assert_eq!(TaskSlots::parse("unlimited"), Ok(TaskSlots::Unlimited));
+        assert!(TaskSlots::parse("0").unwrap_err().contains("freeze"));
+        assert!(TaskSlots::parse("-1").is_err() && TaskSlots::parse("many").is_err());
     }
 
     #[test]
     fn capacity_defaults_to_cores() {
-        assert!(matches!(Slots::per_core(), Slots::Tasks(1..)));
+        assert!(matches!(TaskSlots::per_core(), TaskSlots::Tasks(1..)));
     }
 }

@@ -17,14 +17,14 @@ use tenure_core::time::Moment;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use super::progress::Progress;
+use super::checkpoint_file::CheckpointFile;
 use super::shell::Shell;
-use super::tail::Tail;
+use super::stderr_tail::StderrTail;
 use crate::failure::{Code, Failure};
 use crate::hold::Timing;
 use crate::output::Output;
 use crate::supervise::{
-    self, GroupLease, Job, PooledCommand, ProcessEnd, SentinelPool, StopTimes, SupervisorAction, run_beside,
+    self, GroupLease, Job, PooledCommand, ProcessEnd, SentinelPool, StopTimes, SupervisorAction, run_pooled,
 };
 
 /// "Try again later", as sendmail has it (EX_TEMPFAIL).
@@ -47,14 +47,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Runs tasks as processes.
 #[derive(Clone)]
 pub(super) struct Exec {
-    crew: Arc<Crew>,
+    pool: Arc<ExecPool>,
 }
 
 /// What all tasks of a worker share.
-pub(super) struct Crew {
+pub(super) struct ExecPool {
     pub(super) shell: Shell,
     pub(super) timing: Timing,
-    pub(super) post: SentinelPool,
+    pub(super) sentinels: SentinelPool,
     /// Where checkpoint files are; for its owner alone.
     pub(super) folder: PathBuf,
     pub(super) namespace: String,
@@ -71,14 +71,14 @@ pub(super) struct Crew {
 }
 
 impl Exec {
-    pub(super) fn new(crew: Crew) -> Exec {
-        Exec { crew: Arc::new(crew) }
+    pub(super) fn new(pool: ExecPool) -> Exec {
+        Exec { pool: Arc::new(pool) }
     }
 }
 
 impl Handler<RawProps> for Exec {
     async fn run(&self, task: Task<RawProps>) -> Result<Outcome, TaskError> {
-        self.crew.run(task.context()).await
+        self.pool.run(task.context()).await
     }
 }
 
@@ -87,11 +87,11 @@ static RUNS: AtomicU64 = AtomicU64::new(0);
 
 static STARTS: Semaphore = Semaphore::const_new(STARTS_AT_ONCE);
 
-impl Crew {
+impl ExecPool {
     async fn run(&self, context: TaskContext) -> Result<Outcome, TaskError> {
         let task = context.id();
         let name = RUNS.fetch_add(1, Ordering::Relaxed).to_string();
-        let laid = Progress::lay(&self.folder, &name, context.checkpoint_bytes());
+        let laid = CheckpointFile::create(&self.folder, &name, context.checkpoint_bytes());
         let done = match &laid {
             Ok(progress) => self.supervise(&context, progress).await,
             Err(error) => Err(Failure::new(Code::Failed, format!("no checkpoint file can be made: {error}"))),
@@ -118,16 +118,20 @@ impl Crew {
                 "'{task}' was stopped, because its claim was lost or could not be renewed in time"
             ));
         }
-        let verdict = self.verdict(outcome, last_line.as_deref());
-        if let Err(why) = &verdict {
+        let result = self.interpret(outcome, last_line.as_deref());
+        if let Err(why) = &result {
             self.remark(format!("'{task}' failed in attempt {}: {why}", context.attempt()));
         }
-        verdict
+        result
     }
 
     /// What the end of a process means. One that was told to stop has stopped, whatever it ended with: most programs end with 0 when they are
     /// asked to, and that must not complete a task that is not done.
-    fn verdict(&self, outcome: supervise::Outcome, last_line: Option<&str>) -> Result<Outcome, TaskError> {
+    fn interpret(
+        &self,
+        outcome: supervise::CommandExit,
+        last_line: Option<&str>,
+    ) -> Result<Outcome, TaskError> {
         if outcome.is_lost || outcome.is_stopped {
             return Ok(Outcome::Release);
         }
@@ -151,8 +155,8 @@ impl Crew {
     async fn supervise(
         &self,
         context: &TaskContext,
-        progress: &Progress,
-    ) -> Result<(supervise::Outcome, Option<String>), Failure> {
+        progress: &CheckpointFile,
+    ) -> Result<(supervise::CommandExit, Option<String>), Failure> {
         let cannot = |error: io::Error| {
             Failure::new(Code::Failed, format!("the command cannot be prepared: {error}"))
                 .hint("see how many processes and open files you may have with `ulimit -a`")
@@ -163,12 +167,12 @@ impl Crew {
             turn = STARTS.acquire() => turn.map_err(|_| Failure::new(Code::Failed, "nothing is started any more"))?,
         };
         let env = self.environment(context, progress);
-        let (tail, stderr) = Tail::open().map_err(cannot)?;
+        let (tail, stderr) = StderrTail::open().map_err(cannot)?;
         let nudge = Notify::new();
         let stdin = stdin_of(context.props_bytes()).map_err(cannot)?;
         let hold = GroupLease(context.lease().get().cast_unsigned());
-        let beside = PooledCommand {
-            post: &self.post,
+        let pooled = PooledCommand {
+            sentinels: &self.sentinels,
             hold,
             stdin,
             stderr,
@@ -188,7 +192,7 @@ impl Crew {
         let (feed, terms) = watch::channel(StopTimes { deadlines, order: SupervisorAction::Run });
         let outcome = tokio::select! {
             biased;
-            outcome = run_beside(&job, beside, terms, &self.output) => outcome?,
+            outcome = run_pooled(&job, pooled, terms, &self.output) => outcome?,
             () = self.follow(context, until, &feed) => unreachable!("it goes on for ever"),
             () = self.keep_progress(context, progress, &nudge) => unreachable!("it goes on for ever"),
         };
@@ -206,7 +210,7 @@ impl Crew {
                 _ = context.lost(), if !matches!(order, SupervisorAction::Lost | SupervisorAction::End) => Some(SupervisorAction::Lost),
                 why = context.stopped(), if order == SupervisorAction::Run => Some(match why {
                     StopReason::Lost | StopReason::Deleted => SupervisorAction::Lost,
-                    StopReason::Command | StopReason::Order | StopReason::Release | StopReason::Shutdown => SupervisorAction::Stop,
+                    StopReason::Command | StopReason::NodeCommand | StopReason::Release | StopReason::Shutdown => SupervisorAction::Stop,
                 }),
                 renewed = context.renewed_after(until) => {
                     until = renewed;
@@ -220,7 +224,7 @@ impl Crew {
     }
 
     /// Asks the process for its progress when somebody wants it, and keeps what it writes.
-    async fn keep_progress(&self, context: &TaskContext, progress: &Progress, nudge: &Notify) {
+    async fn keep_progress(&self, context: &TaskContext, progress: &CheckpointFile, nudge: &Notify) {
         loop {
             context.checkpoint_requested().await;
             nudge.notify_one();
@@ -228,7 +232,7 @@ impl Crew {
             let mut before = None;
             while Instant::now() < until {
                 tokio::time::sleep(LOOK_EVERY).await;
-                let now = progress.news().ok().flatten();
+                let now = progress.unsaved().ok().flatten();
                 if now.is_some() && now == before {
                     break;
                 }
@@ -240,11 +244,11 @@ impl Crew {
         }
     }
 
-    fn environment(&self, context: &TaskContext, progress: &Progress) -> Vec<(&'static str, OsString)> {
+    fn environment(&self, context: &TaskContext, progress: &CheckpointFile) -> Vec<(&'static str, OsString)> {
         let mut env: Vec<(&'static str, OsString)> = vec![
             ("TENURE_TASK_ID", context.id().as_str().into()),
             ("TENURE_TASK_KIND", context.kind().into()),
-            ("TENURE_FENCE", context.token().to_string().into()),
+            ("TENURE_FENCING_TOKEN", context.token().to_string().into()),
             ("TENURE_ATTEMPT", context.attempt().to_string().into()),
             ("TENURE_CHECKPOINT", progress.path().into()),
             ("TENURE_LEASE", context.lease().to_string().into()),

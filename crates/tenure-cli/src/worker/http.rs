@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::metrics::Metrics;
-use super::pending::{Admission, Pending};
+use super::pending::{Admission, PendingConnections};
 use crate::failure::{Code, Failure};
 
 /// A request line and its headers are a few hundred bytes; whoever sends more is no watcher.
@@ -31,7 +31,7 @@ const SCRAPES_MAX: usize = 8;
 
 /// What the pages are drawn from.
 #[derive(Clone)]
-pub(super) struct Pages {
+pub(super) struct HttpPages {
     pub(super) status: watch::Receiver<WorkerStatus>,
     /// Whether the worker is on its way out.
     pub(super) is_leaving: watch::Receiver<bool>,
@@ -58,8 +58,8 @@ pub(super) fn address_of(listener: &TcpListener) -> Option<SocketAddr> {
 }
 
 /// Serves until it is dropped. Accepting never waits for connections that are open: one that sends no request gives way to a newer one.
-pub(super) async fn serve(listener: TcpListener, pages: Pages) {
-    let mut pending = Pending::default();
+pub(super) async fn serve(listener: TcpListener, pages: HttpPages) {
+    let mut pending = PendingConnections::default();
     let scrapes = Arc::new(Semaphore::new(SCRAPES_MAX));
     let mut connections = JoinSet::new();
     loop {
@@ -83,7 +83,12 @@ pub(super) async fn serve(listener: TcpListener, pages: Pages) {
 }
 
 /// Serves one connection. A client that leaves, or is late, needs no response.
-async fn connection(mut stream: TcpStream, pages: Pages, scrapes: Arc<Semaphore>, mut admission: Admission) {
+async fn connection(
+    mut stream: TcpStream,
+    pages: HttpPages,
+    scrapes: Arc<Semaphore>,
+    mut admission: Admission,
+) {
     let request = tokio::select! {
         biased;
         () = admission.evicted() => return,
@@ -92,23 +97,23 @@ async fn connection(mut stream: TcpStream, pages: Pages, scrapes: Arc<Semaphore>
     let Ok(Ok(request)) = request else { return };
     // From here on it is served, and no longer in the way of others.
     drop(admission);
-    let _scrape = match Target::of(&request) {
-        Target::Metrics => scrapes.acquire_owned().await.ok(),
-        Target::Other => None,
+    let _scrape = match RequestTarget::of(&request) {
+        RequestTarget::Metrics => scrapes.acquire_owned().await.ok(),
+        RequestTarget::Other => None,
     };
     let _ = tokio::time::timeout(RESPONSE_WITHIN, respond(&mut stream, &pages, &request)).await;
 }
 
 /// Whether a request draws on the bounded part of the server.
-enum Target {
+enum RequestTarget {
     Metrics,
     Other,
 }
 
-impl Target {
-    fn of(request: &str) -> Target {
+impl RequestTarget {
+    fn of(request: &str) -> RequestTarget {
         let target = request.split(' ').nth(1).unwrap_or_default();
-        if target.starts_with("/metrics") { Target::Metrics } else { Target::Other }
+        if target.starts_with("/metrics") { RequestTarget::Metrics } else { RequestTarget::Other }
     }
 }
 
@@ -124,8 +129,8 @@ async fn read_request(stream: &mut TcpStream) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&request).into_owned())
 }
 
-async fn respond(stream: &mut TcpStream, pages: &Pages, request: &str) -> std::io::Result<()> {
-    let Page { status, kind, body } = pages.page(request.lines().next().unwrap_or_default());
+async fn respond(stream: &mut TcpStream, pages: &HttpPages, request: &str) -> std::io::Result<()> {
+    let HttpPage { status, kind, body } = pages.page(request.lines().next().unwrap_or_default());
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\n\r\n",
         body.len()
@@ -137,7 +142,7 @@ async fn respond(stream: &mut TcpStream, pages: &Pages, request: &str) -> std::i
     stream.shutdown().await
 }
 
-struct Page {
+struct HttpPage {
     status: &'static str,
     kind: &'static str,
     body: String,
@@ -145,9 +150,9 @@ struct Page {
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-impl Pages {
-    fn page(&self, request: &str) -> Page {
-        let plain = |status, body: &str| Page { status, kind: PLAIN, body: format!("{body}\n") };
+impl HttpPages {
+    fn page(&self, request: &str) -> HttpPage {
+        let plain = |status, body: &str| HttpPage { status, kind: PLAIN, body: format!("{body}\n") };
         let mut words = request.split(' ');
         let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         if !words.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
@@ -162,7 +167,7 @@ impl Pages {
                 None => plain("200 OK", "ready"),
                 Some(why) => plain("503 Service Unavailable", why),
             },
-            "/metrics" => Page {
+            "/metrics" => HttpPage {
                 status: "200 OK",
                 kind: "text/plain; version=0.0.4; charset=utf-8",
                 body: self.metrics.page(),
@@ -187,7 +192,7 @@ mod tests {
     fn each_page_says_what_it_should_and_nothing_else_is_answered() {
         let (tenancy, shown) = watch::channel(WorkerStatus { tasks: 0, peers: 0, is_member: true });
         let (leaving, is_leaving) = watch::channel(false);
-        let pages = Pages { status: shown, is_leaving, metrics: Metrics::default() };
+        let pages = HttpPages { status: shown, is_leaving, metrics: Metrics::default() };
         let status = |request: &str| pages.page(request).status;
         assert_eq!(status("GET /healthz HTTP/1.1"), "200 OK");
         assert_eq!(status("GET /readyz?x HTTP/1.0"), "200 OK");

@@ -15,11 +15,11 @@ const BUCKETS: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.
 /// Everything that was counted. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Metrics {
-    families: Arc<Mutex<BTreeMap<String, Family>>>,
+    families: Arc<Mutex<BTreeMap<String, MetricFamily>>>,
 }
 
 #[derive(Default)]
-struct Family {
+struct MetricFamily {
     help: String,
     /// By their labels, as they are written.
     series: BTreeMap<String, Series>,
@@ -60,7 +60,7 @@ impl Metrics {
         family.series.entry(labels_of(key)).or_insert_with(new).clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Family>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, MetricFamily>> {
         self.families.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -15,7 +15,7 @@ const TOTAL_MAX: usize = 64;
 
 /// The connections that wait for a request, oldest first.
 #[derive(Default)]
-pub(super) struct Pending {
+pub(super) struct PendingConnections {
     waiting: VecDeque<(IpAddr, oneshot::Sender<()>)>,
 }
 
@@ -32,7 +32,7 @@ impl Admission {
     }
 }
 
-impl Pending {
+impl PendingConnections {
     /// Admits a connection; evicts the oldest one of its address, or of all, if there are too many.
     pub(super) fn admit(&mut self, peer: IpAddr) -> Admission {
         self.waiting.retain(|(_, evict)| !evict.is_closed());
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn oldest_idle_connection_of_a_peer_gives_way() {
-        let mut pending = Pending::default();
+        let mut pending = PendingConnections::default();
         let mut other = pending.admit(peer(2));
         let mut admitted: Vec<Admission> = (0..PER_PEER_MAX).map(|_| pending.admit(peer(1))).collect();
         assert!(!admitted.iter_mut().any(is_evicted));
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn oldest_of_all_gives_way_at_the_total() {
-        let mut pending = Pending::default();
+        let mut pending = PendingConnections::default();
         let mut admitted: Vec<Admission> =
             (0..TOTAL_MAX).map(|n| pending.admit(peer(u8::try_from(n).unwrap()))).collect();
         let mut newest = pending.admit(peer(200));
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn served_connection_frees_its_place() {
-        let mut pending = Pending::default();
+        let mut pending = PendingConnections::default();
         for _ in 0..1_000 {
             drop(pending.admit(peer(1)));
         }

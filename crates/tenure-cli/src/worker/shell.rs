@@ -28,7 +28,7 @@ impl Shell {
         if is_plain(text) {
             return Ok(Shell { program: Program::find(OsStr::new(text))?, args: Vec::new() });
         }
-        match first_word(text) {
+        match first_token(text) {
             // A path can be judged as the kernel will.
             Some(word) if word.contains('/') => drop(Program::find(OsStr::new(word))?),
             Some(word) if !is_known(word).await? => {
@@ -53,7 +53,7 @@ fn is_harmless(c: char) -> bool {
 }
 
 /// The word that a shell would look up, unless finding that out needs a shell.
-fn first_word(text: &str) -> Option<&str> {
+fn first_token(text: &str) -> Option<&str> {
     text.split_whitespace().next().filter(|word| is_plain(word))
 }
 

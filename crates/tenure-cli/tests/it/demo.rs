@@ -1,67 +1,67 @@
-//! The demo is the first thing a stranger runs: it needs nothing, leaves nothing, and its numbers hold.
+//! The demo is the first command a new user runs: it requires no setup, leaves nothing, and reports checked numbers.
 
 use serde_json::{Value, json};
 use tenure_fixture::Etcd;
 
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
 
-/// A machine whose temporary folder is its own.
-fn machine() -> Machine {
-    let machine = Machine::new();
-    let temporary = machine.path("tmp");
+/// A sandbox with a temporary folder of its own.
+fn sandbox() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let temporary = sandbox.path("tmp");
     std::fs::create_dir(&temporary).unwrap();
-    machine.with("TMPDIR", temporary)
+    sandbox.with("TMPDIR", temporary)
 }
 
-fn check(told: &Value, tasks: u64) {
-    assert_eq!((&told["schema"], &told["ok"]), (&json!("tenure.demo/v1"), &json!(true)), "{told}");
+fn check(output: &Value, tasks: u64) {
+    assert_eq!((&output["schema"], &output["ok"]), (&json!("tenure.demo/v1"), &json!(true)), "{output}");
     assert_eq!(
-        (&told["ran_twice"], &told["lost"], &told["tasks"]),
+        (&output["ran_twice"], &output["lost"], &output["tasks"]),
         (&json!(0), &json!(0), &json!(tasks)),
-        "{told}"
+        "{output}"
     );
-    let number = |name: &str| told[name].as_u64().unwrap();
-    assert!(number("max_per_node") - number("min_per_node") <= 2, "{told}");
-    assert!(number("max_per_node_before") - number("min_per_node_before") <= 2, "{told}");
-    assert!(number("killed_tasks") + 2 >= tasks / number("nodes"), "{told}");
+    let number = |name: &str| output[name].as_u64().unwrap();
+    assert!(number("max_per_node") - number("min_per_node") <= 2, "{output}");
+    assert!(number("max_per_node_before") - number("min_per_node_before") <= 2, "{output}");
+    assert!(number("killed_tasks") + 2 >= tasks / number("nodes"), "{output}");
     assert!(
-        told["reclaimed_seconds"].as_f64().unwrap() > 1.0,
-        "nobody else has them before the lease is over: {told}"
+        output["reclaimed_seconds"].as_f64().unwrap() > 1.0,
+        "no other worker can claim them before the lease ends: {output}"
     );
-    assert_ne!(told["leader"], told["killed"], "{told}");
+    assert_ne!(output["leader"], output["killed"], "{output}");
     assert!(
-        told["verdict"].as_str().unwrap().contains(" · 0 ran twice at once · 0 lost · max/min per node "),
-        "{told}"
+        output["verdict"].as_str().unwrap().contains(" · 0 ran twice at once · 0 lost · max/min per node "),
+        "{output}"
     );
 }
 
 #[tokio::test]
-async fn the_numbers_hold_and_nothing_is_left() {
-    // Also where no store is configured, or another one that must not be touched.
-    let machine = machine().with("CI", "true").with("TENURE_STORE", "etcd://127.0.0.1:1");
-    let told = machine.json(&["demo"]).await;
-    check(&told, 1_000);
-    assert_eq!(told["backend"], "file");
-    assert_eq!(std::fs::read_dir(machine.path("tmp")).unwrap().count(), 0, "the demo left something behind");
-    assert!(!std::path::Path::new(&machine.path(".local")).exists());
+async fn demo_numbers_hold_and_nothing_remains() {
+    // The configured store must not be touched, and must not be needed.
+    let sandbox = sandbox().with("CI", "true").with("TENURE_STORE", "etcd://127.0.0.1:1");
+    let output = sandbox.json(&["demo"]).await;
+    check(&output, 1_000);
+    assert_eq!(output["backend"], "file");
+    assert_eq!(std::fs::read_dir(sandbox.path("tmp")).unwrap().count(), 0, "the demo left files");
+    assert!(!std::path::Path::new(&sandbox.path(".local")).exists());
 }
 
 #[tokio::test]
-async fn on_a_store_that_was_named_it_tidies_up_after_itself() {
+async fn demo_on_given_etcd_deletes_its_keys() {
     let etcd = Etcd::start();
-    let machine = machine();
+    let sandbox = sandbox();
     let url = format!("etcd://{}", etcd.endpoints());
-    let told = machine.json(&["demo", "--store", &url, "--tasks", "200", "--nodes", "4"]).await;
-    check(&told, 200);
-    assert_eq!((&told["backend"], &told["nodes"]), (&json!("etcd"), &json!(4)));
-    let administrator = Machine::administrator();
+    let output = sandbox.json(&["demo", "--store", &url, "--tasks", "200", "--nodes", "4"]).await;
+    check(&output, 200);
+    assert_eq!((&output["backend"], &output["nodes"]), (&json!("etcd"), &json!(4)));
+    let administrator = Sandbox::administrator();
     assert_eq!(administrator.ok(&["kv", "range", "", "--store", &url]).await, "", "no key is left");
 }
 
 #[tokio::test]
-async fn people_are_told_a_story_and_scripts_one_line() {
-    let machine = machine();
-    let ran = machine.run(&["demo", "--tasks", "30", "--nodes", "2"]).await;
+async fn story_on_stderr_result_on_stdout() {
+    let sandbox = sandbox();
+    let ran = sandbox.run(&["demo", "--tasks", "30", "--nodes", "2"]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_eq!(ran.stdout.lines().count(), 1, "{ran:?}");
     assert!(
@@ -80,7 +80,7 @@ async fn people_are_told_a_story_and_scripts_one_line() {
 
 #[tokio::test]
 async fn bad_input_is_refused() {
-    let machine = machine();
+    let sandbox = sandbox();
     for (flags, words) in [
         (&["--nodes", "1"][..], "2..=32"),
         (&["--tasks", "0"], "1..=100000"),
@@ -88,20 +88,20 @@ async fn bad_input_is_refused() {
         (&["--ttl", "10ms"], "longer --ttl"),
         (&["--store", "memory:"], "for one process"),
     ] {
-        let ran = machine.run(&[&["demo"], flags].concat()).await;
+        let ran = sandbox.run(&[&["demo"], flags].concat()).await;
         assert_eq!(ran.code, Some(2), "{flags:?} {ran:?}");
         assert!(ran.stderr.contains(words), "{flags:?} {ran:?}");
     }
-    assert_eq!(std::fs::read_dir(machine.path("tmp")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(sandbox.path("tmp")).unwrap().count(), 0);
 }
 
 #[tokio::test]
-async fn interrupted_it_leaves_nothing_either() {
-    let machine = machine();
-    let mut running = machine.start(&["demo", "--tasks", "100"]);
+async fn interrupted_demo_leaves_nothing() {
+    let sandbox = sandbox();
+    let mut running = sandbox.start(&["demo", "--tasks", "100"]);
     running.hear("tasks submitted").await;
     running.interrupt();
     running.silence(std::time::Duration::from_secs(15)).await;
     assert_eq!(running.end().await.0, Some(130));
-    assert_eq!(std::fs::read_dir(machine.path("tmp")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(sandbox.path("tmp")).unwrap().count(), 0);
 }

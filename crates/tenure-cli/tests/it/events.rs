@@ -1,15 +1,15 @@
-//! What happened, from the store's own history.
+//! `tenure events`: domain events derived from the store's history.
 
 mod stable;
 
 use serde_json::Value;
 use tenure_fixture::Etcd;
 
-use crate::crew::Crew;
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
+use crate::test_cluster::TestCluster;
 
 /// Subject, event and name of each line.
-fn told(text: &str) -> Vec<(String, String, String)> {
+fn parse_events(text: &str) -> Vec<(String, String, String)> {
     let read = |line: &str| {
         let event: Value = serde_json::from_str(line).unwrap();
         assert!(event["schema"] == "tenure.event/v1" && event["revision"].is_string(), "{event}");
@@ -23,34 +23,34 @@ fn events(lines: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
     lines.iter().map(|(a, b, c)| ((*a).to_owned(), (*b).to_owned(), (*c).to_owned())).collect()
 }
 
-/// A broken lock looked like an ordinary unlock by its holder, and no command left a trace of its author.
-async fn destructive_commands_name_their_author(machine: Machine) {
-    let machine = machine.with("TENURE_NODE", "desk-1");
-    let mut holder = machine.start(&["lock", "a", "--", "sh", "-c", "echo up; sleep 20"]);
+/// A broken lock once looked like an ordinary unlock by its holder, and destructive commands left no record of their author.
+async fn destructive_commands_name_their_author(sandbox: Sandbox) {
+    let sandbox = sandbox.with("TENURE_NODE", "host-1");
+    let mut holder = sandbox.start(&["lock", "a", "--", "sh", "-c", "echo up; sleep 20"]);
     assert_eq!(holder.line().await, "up");
-    machine.ok(&["locks", "break", "a", "--yes", "--reason", "host is gone"]).await;
+    sandbox.ok(&["locks", "break", "a", "--yes", "--reason", "host is gone"]).await;
     holder.end().await;
-    let mut holder = machine.start(&["lock", "b", "--", "sh", "-c", "echo up; sleep 20"]);
+    let mut holder = sandbox.start(&["lock", "b", "--", "sh", "-c", "echo up; sleep 20"]);
     assert_eq!(holder.line().await, "up");
     let lease =
-        machine.json(&["locks", "show", "b"]).await["holders"][0]["lease"].as_str().unwrap().to_owned();
-    machine.ok(&["lease", "revoke", &lease, "--yes", "--reason", "moved away"]).await;
+        sandbox.json(&["locks", "show", "b"]).await["holders"][0]["lease"].as_str().unwrap().to_owned();
+    sandbox.ok(&["lease", "revoke", &lease, "--yes", "--reason", "moved away"]).await;
     holder.end().await;
     for key in ["/tenure/x/1", "/tenure/x/2"] {
-        machine.ok(&["kv", "put", key, "1"]).await;
+        sandbox.ok(&["kv", "put", key, "1"]).await;
     }
-    machine.ok(&["kv", "del", "--prefix", "/tenure/x/", "--yes", "--reason", "cleanup"]).await;
-    machine.ok(&["submit", "job"]).await;
-    machine.ok(&["task", "rm", "job", "--reason", "wrong"]).await;
+    sandbox.ok(&["kv", "del", "--prefix", "/tenure/x/", "--yes", "--reason", "cleanup"]).await;
+    sandbox.ok(&["submit", "job"]).await;
+    sandbox.ok(&["task", "rm", "job", "--reason", "wrong"]).await;
     // A key that is not there leaves no record.
-    assert_eq!(machine.run(&["kv", "del", "/tenure/x/3"]).await.code, Some(3));
-    let text = machine.ok(&["events", "--json"]).await;
+    assert_eq!(sandbox.run(&["kv", "del", "/tenure/x/3"]).await.code, Some(3));
+    let text = sandbox.ok(&["events", "--json"]).await;
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |subject: &str, event: &str, name: &str, reason: &str| {
         let is = |line: &&Value| line["subject"] == subject && line["event"] == event && line["name"] == name;
         let line = lines.iter().find(is).unwrap_or_else(|| panic!("{subject} {event} {name}: {text}"));
         assert_eq!(line["reason"], reason, "{line}");
-        assert!(line["by"].as_str().unwrap().starts_with("desk-1 pid "), "{line}");
+        assert!(line["by"].as_str().unwrap().starts_with("host-1 pid "), "{line}");
         assert!(line["at"].as_str().unwrap().ends_with('Z'), "{line}");
     };
     of("lock", "broken", "a", "host is gone");
@@ -59,44 +59,44 @@ async fn destructive_commands_name_their_author(machine: Machine) {
     of("keys", "deleted", "/tenure/x/", "cleanup");
     of("task", "deleted", "job", "wrong");
     assert!(!lines.iter().any(|line| line["event"] == "unlocked"), "{text}");
-    let plain = machine.ok(&["events"]).await;
+    let plain = sandbox.ok(&["events"]).await;
     let broken = plain.lines().find(|line| line.contains("\tbroken\ta\t")).unwrap();
     assert!(broken.contains("broken by ") && broken.contains(" because host is gone"), "{broken}");
     assert!(plain.contains("2 keys, deleted by "), "{plain}");
-    // The trail itself is under the prefix: the record follows the deletion.
-    machine.ok(&["kv", "del", "--prefix", "/tenure/", "--yes"]).await;
-    assert!(machine.ok(&["kv", "range", "/tenure/audit/"]).await.contains("delete_keys"));
+    // The audit record is under the deleted prefix as well, so it is written after the deletion.
+    sandbox.ok(&["kv", "del", "--prefix", "/tenure/", "--yes"]).await;
+    assert!(sandbox.ok(&["kv", "range", "/tenure/audit/"]).await.contains("delete_keys"));
 }
 
 #[tokio::test]
-async fn destructive_commands_name_their_author_on_a_file() {
-    destructive_commands_name_their_author(Machine::new()).await;
+async fn destructive_commands_name_their_author_on_file() {
+    destructive_commands_name_their_author(Sandbox::new()).await;
 }
 
 #[tokio::test]
 async fn destructive_commands_name_their_author_on_etcd() {
     let etcd = Etcd::start();
-    destructive_commands_name_their_author(Machine::new().with("TENURE_ENDPOINTS", etcd.endpoints())).await;
+    destructive_commands_name_their_author(Sandbox::new().with("TENURE_ENDPOINTS", etcd.endpoints())).await;
 }
 
-async fn a_whole_story(crew: &Crew) {
-    assert_eq!(crew.machine.ok(&["events"]).await, "", "nothing has happened");
-    let mut worker = crew.join("w").await;
-    crew.machine.ok(&["submit", "x", "--kind", "mail"]).await;
+async fn whole_history_is_reported(cluster: &TestCluster) {
+    assert_eq!(cluster.sandbox.ok(&["events"]).await, "", "nothing has happened");
+    let mut worker = cluster.join("w").await;
+    cluster.sandbox.ok(&["submit", "x", "--kind", "mail"]).await;
     worker.started(1).await;
-    crew.machine.ok(&["task", "pause", "x"]).await;
-    crew.machine.ok(&["task", "kill", "x", "--reason", "enough"]).await;
-    crew.machine.ok(&["task", "forget", "x"]).await;
-    crew.machine.ok(&["submit", "y"]).await;
+    cluster.sandbox.ok(&["task", "pause", "x"]).await;
+    cluster.sandbox.ok(&["task", "kill", "x", "--reason", "enough"]).await;
+    cluster.sandbox.ok(&["task", "forget", "x"]).await;
+    cluster.sandbox.ok(&["submit", "y"]).await;
     worker.started(1).await;
-    crew.machine.ok(&["task", "rm", "y"]).await;
-    crew.machine.ok(&["node", "freeze", "w"]).await;
+    cluster.sandbox.ok(&["task", "rm", "y"]).await;
+    cluster.sandbox.ok(&["node", "freeze", "w"]).await;
     worker.end().await;
-    crew.machine.ok(&["lock", "deploy", "--", "/bin/true"]).await;
-    crew.machine.ok(&["elect", "boss", "--candidate", "me", "--", "/bin/true"]).await;
-    let text = crew.machine.ok(&["events", "--json"]).await;
-    // A node says that it leaves before it does; that is a word of its own and not counted here.
-    let mut all = told(&text);
+    cluster.sandbox.ok(&["lock", "deploy", "--", "/bin/true"]).await;
+    cluster.sandbox.ok(&["elect", "boss", "--candidate", "me", "--", "/bin/true"]).await;
+    let text = cluster.sandbox.ok(&["events", "--json"]).await;
+    // A worker announces that it leaves before it does; that event is not part of this list.
+    let mut all = parse_events(&text);
     all.retain(|(subject, event, _)| !(subject == "node" && event == "moved"));
     assert_eq!(
         all,
@@ -138,80 +138,82 @@ async fn a_whole_story(crew: &Crew) {
     );
     assert_eq!(of("deleted")["node"], "w");
     assert_eq!(of("leader")["node"], "me");
-    // Only what came later.
-    let later =
-        crew.machine.ok(&["events", "--json", "--after", of("locked")["revision"].as_str().unwrap()]).await;
+    // With --after, only later events.
+    let later = cluster
+        .sandbox
+        .ok(&["events", "--json", "--after", of("locked")["revision"].as_str().unwrap()])
+        .await;
     assert_eq!(
-        told(&later),
+        parse_events(&later),
         events(&[
             ("lock", "unlocked", "deploy"),
             ("election", "leader", "boss"),
             ("election", "none", "boss")
         ]),
-        "who held before is known from the beginning"
+        "the holder from before --after is known"
     );
 }
 
 #[tokio::test]
-async fn the_whole_story_is_told_from_history() {
-    a_whole_story(&Crew::new().await).await;
+async fn whole_history_is_reported_on_file() {
+    whole_history_is_reported(&TestCluster::new().await).await;
 }
 
 #[tokio::test]
-async fn the_whole_story_is_told_from_history_on_etcd() {
+async fn whole_history_is_reported_on_etcd() {
     let etcd = Etcd::start();
-    a_whole_story(&Crew::on_etcd(&etcd).await).await;
+    whole_history_is_reported(&TestCluster::on_etcd(&etcd).await).await;
 }
 
 #[tokio::test]
-async fn who_follows_is_told_what_was_and_what_comes() {
-    let crew = Crew::new().await;
-    crew.machine.ok(&["submit", "a"]).await;
-    let mut events = crew.machine.start(&["events", "-f"]);
+async fn follower_gets_past_and_future_events() {
+    let cluster = TestCluster::new().await;
+    cluster.sandbox.ok(&["submit", "a"]).await;
+    let mut events = cluster.sandbox.start(&["events", "-f"]);
     assert!(events.line().await.contains("\ttask\tsubmitted\ta\t-"));
-    crew.machine.ok(&["submit", "b"]).await;
+    cluster.sandbox.ok(&["submit", "b"]).await;
     assert!(events.line().await.contains("\ttask\tsubmitted\tb\t-"));
     events.interrupt();
     assert_eq!(events.end().await.0, Some(130));
 }
 
 #[tokio::test]
-async fn what_was_compacted_away_is_not_told_and_the_rest_is() {
-    let crew = Crew::new().await;
+async fn compacted_events_are_skipped() {
+    let cluster = TestCluster::new().await;
     let mut lock =
-        crew.machine.start_with_open_stdin(&["lock", "deploy", "--", "sh", "-c", "echo held; read x"]);
+        cluster.sandbox.start_with_open_stdin(&["lock", "deploy", "--", "sh", "-c", "echo held; read x"]);
     assert_eq!(lock.line().await, "held");
-    crew.machine.ok(&["submit", "old"]).await;
-    let now = crew.machine.json(&["kv", "range", "/tenure/tasks/"]).await["revision"].clone();
-    crew.machine.ok(&["kv", "compact", now.as_str().unwrap()]).await;
-    crew.machine.ok(&["submit", "new"]).await;
+    cluster.sandbox.ok(&["submit", "old"]).await;
+    let now = cluster.sandbox.json(&["kv", "range", "/tenure/tasks/"]).await["revision"].clone();
+    cluster.sandbox.ok(&["kv", "compact", now.as_str().unwrap()]).await;
+    cluster.sandbox.ok(&["submit", "new"]).await;
     lock.feed(b"end\n").await;
     lock.end().await;
-    let ran = crew.machine.run(&["events", "--json"]).await;
+    let ran = cluster.sandbox.run(&["events", "--json"]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_eq!(
-        told(&ran.stdout),
+        parse_events(&ran.stdout),
         events(&[("task", "submitted", "new"), ("lock", "unlocked", "deploy")]),
-        "the holder of before is known although its coming is forgotten"
+        "the holder is known although its lock event was compacted"
     );
-    let ran = crew.machine.run(&["events", "--after", "1"]).await;
+    let ran = cluster.sandbox.run(&["events", "--after", "1"]).await;
     assert!(ran.code == Some(0) && ran.stderr.contains("was compacted"), "{ran:?}");
 }
 
-/// Of a command that was done, what it did is told; of any other, why nothing came of it.
-async fn what_was_not_done_is_told(crew: &Crew) {
-    let worker = crew.join("w").await;
-    crew.machine.ok(&["submit", "x"]).await;
+/// A handled command is reported by its effect, any other with the reason why it had none.
+async fn unhandled_commands_are_explained(cluster: &TestCluster) {
+    let worker = cluster.join("w").await;
+    cluster.sandbox.ok(&["submit", "x"]).await;
     let dance = r#"{"command":"dance","id":"01890000-0000-7000-8000-000000000001"}"#;
-    crew.machine.ok(&["kv", "put", "/tenure/commands/x", dance]).await;
-    assert_eq!(crew.machine.run(&["node", "release-task", "w", "nothing"]).await.code, Some(4));
-    crew.machine.ok(&["node", "freeze", "w"]).await;
-    crew.machine.ok(&["submit", "y"]).await;
-    crew.machine.ok(&["task", "pause", "y", "--no-wait"]).await;
-    crew.machine.ok(&["task", "kill", "y", "--no-wait"]).await;
-    crew.machine.ok(&["task", "rm", "y"]).await;
+    cluster.sandbox.ok(&["kv", "put", "/tenure/commands/x", dance]).await;
+    assert_eq!(cluster.sandbox.run(&["node", "release-task", "w", "nothing"]).await.code, Some(4));
+    cluster.sandbox.ok(&["node", "freeze", "w"]).await;
+    cluster.sandbox.ok(&["submit", "y"]).await;
+    cluster.sandbox.ok(&["task", "pause", "y", "--no-wait"]).await;
+    cluster.sandbox.ok(&["task", "kill", "y", "--no-wait"]).await;
+    cluster.sandbox.ok(&["task", "rm", "y"]).await;
     worker.end().await;
-    let text = crew.machine.ok(&["events", "--json"]).await;
+    let text = cluster.sandbox.ok(&["events", "--json"]).await;
     let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |event: &str| {
         let found = events
@@ -219,51 +221,48 @@ async fn what_was_not_done_is_told(crew: &Crew) {
             .find(|found| found["event"] == event)
             .unwrap_or_else(|| panic!("no {event} in {text}"));
         let text = |name: &str| found[name].as_str().unwrap_or("-").to_owned();
-        // A sender at a shell has its user's name before its machine's.
+        // A sender at a shell has its user's name before its host's.
         let by = text("node").rsplit('@').next().unwrap().to_owned();
         [text("subject"), text("name"), by, text("detail")]
     };
     assert_eq!(of("malformed"), ["task", "x", "w", r#"dance: there is no command "dance" to a task"#]);
     assert_eq!(of("refused"), ["node", "w", "w", "release_task: this node does not own the task"]);
-    assert_eq!(
-        of("replaced"),
-        ["task", "y", "desk", "pause: another command was sent before it was handled"]
-    );
-    assert_eq!(of("expired"), ["task", "y", "desk", "kill: the task was deleted"]);
+    assert_eq!(of("replaced"), ["task", "y", "ops", "pause: another command was sent before it was handled"]);
+    assert_eq!(of("expired"), ["task", "y", "ops", "kill: the task was deleted"]);
 }
 
 #[tokio::test]
-async fn what_became_of_a_command_that_was_not_done_is_told() {
-    what_was_not_done_is_told(&Crew::new().await).await;
+async fn unhandled_commands_are_explained_on_file() {
+    unhandled_commands_are_explained(&TestCluster::new().await).await;
 }
 
 #[tokio::test]
-async fn what_became_of_a_command_that_was_not_done_is_told_on_etcd() {
+async fn unhandled_commands_are_explained_on_etcd() {
     let etcd = Etcd::start();
-    what_was_not_done_is_told(&Crew::on_etcd(&etcd).await).await;
+    unhandled_commands_are_explained(&TestCluster::on_etcd(&etcd).await).await;
 }
 
 #[tokio::test]
-async fn unknown_key_is_set_aside_and_other_namespaces_are_no_events() {
-    let crew = Crew::new().await;
-    crew.machine.ok(&["kv", "put", "/other/tasks/x", "{}"]).await;
-    crew.machine.ok(&["kv", "put", "/tenure/tasks/x/else", "{}"]).await;
-    crew.machine.ok(&["kv", "put", "/tenure/tasks/x/owner", "s3cret"]).await;
-    let text = crew.machine.ok(&["events", "--json"]).await;
+async fn unknown_key_is_reported_as_set_aside() {
+    let cluster = TestCluster::new().await;
+    cluster.sandbox.ok(&["kv", "put", "/other/tasks/x", "{}"]).await;
+    cluster.sandbox.ok(&["kv", "put", "/tenure/tasks/x/else", "{}"]).await;
+    cluster.sandbox.ok(&["kv", "put", "/tenure/tasks/x/owner", "s3cret"]).await;
+    let text = cluster.sandbox.ok(&["events", "--json"]).await;
     let expected = [("task", "set_aside", "/tenure/tasks/x/else"), ("task", "claimed", "x")];
-    assert_eq!(told(&text), events(&expected));
+    assert_eq!(parse_events(&text), events(&expected));
     assert!(!text.contains("s3cret"), "{text}");
 }
 
 #[tokio::test]
-async fn bad_input_is_2_and_a_revision_that_has_not_happened_1() {
-    let crew = Crew::new().await;
-    assert_eq!(crew.machine.run(&["events", "--after", "x"]).await.code, Some(2));
-    assert_eq!(crew.machine.run(&["event"]).await.code, Some(2));
-    let ran = crew.machine.run(&["events", "--after", "4000000000000000000", "--json"]).await;
+async fn bad_input_exits_2_future_revision_1() {
+    let cluster = TestCluster::new().await;
+    assert_eq!(cluster.sandbox.run(&["events", "--after", "x"]).await.code, Some(2));
+    assert_eq!(cluster.sandbox.run(&["event"]).await.code, Some(2));
+    let ran = cluster.sandbox.run(&["events", "--after", "4000000000000000000", "--json"]).await;
     assert_eq!((ran.code, ran.error()["code"].as_str()), (Some(1), Some("future_revision")), "{ran:?}");
-    let ran = Machine::new().run(&["--endpoints", "127.0.0.1:1", "events"]).await;
+    let ran = Sandbox::new().run(&["--endpoints", "127.0.0.1:1", "events"]).await;
     assert_eq!(ran.code, Some(5), "{ran:?}");
-    let ran = Machine::new().run(&["--endpoints", "127.0.0.1:1", "status"]).await;
+    let ran = Sandbox::new().run(&["--endpoints", "127.0.0.1:1", "status"]).await;
     assert_eq!(ran.code, Some(5), "{ran:?}");
 }

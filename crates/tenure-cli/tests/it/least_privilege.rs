@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tenure_fixture::{Etcd, Permission};
 
-use crate::machine::{Machine, Ran};
+use crate::sandbox::{Ran, Sandbox};
 
 /// An etcd with authentication: `ann` and `ben` may read and write `/tenure/`, `bob` may read it, `eve` may use `/other/`. Passwords are the names.
 pub(crate) fn guarded() -> Etcd {
@@ -24,8 +24,8 @@ pub(crate) fn guarded() -> Etcd {
     etcd
 }
 
-fn user(etcd: &Etcd, name: &str) -> Machine {
-    Machine::without_user()
+fn user(etcd: &Etcd, name: &str) -> Sandbox {
+    Sandbox::without_user()
         .with("TENURE_ENDPOINTS", etcd.endpoints())
         .with("ETCDCTL_USER", format!("{name}:{name}"))
         .with("PATH", "/usr/bin:/bin")

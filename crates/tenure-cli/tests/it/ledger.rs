@@ -1,38 +1,38 @@
-//! What commands write of themselves while they hold something: a line for every beat, with their token and the machine's uptime.
+//! A ledger of beats: commands append a line with their fencing token and the host's uptime while they run.
 //!
-//! No end is written, because whoever is killed writes none: the last beat is the end.
+//! A killed command cannot write its end, so the last beat counts as the end.
 
 use std::collections::BTreeMap;
 
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
 
-/// A script that says `up` and beats until it is killed, in a grandchild that ignores every polite signal.
-pub(crate) fn beating(machine: &Machine) -> String {
-    let path = machine.path("ledger");
+/// A script that prints `up` and beats until it is killed, in a grandchild that ignores TERM, HUP and INT.
+pub(crate) fn beating(sandbox: &Sandbox) -> String {
+    let path = sandbox.path("ledger");
     format!(
         "sh -c 'trap \"\" TERM HUP INT; i=0; while [ $i -lt 1500 ]; do i=$((i+1)); read t r </proc/uptime; \
          echo $TENURE_FENCING_TOKEN $t >>{path}; [ $i = 1 ] && echo up; sleep 0.02; done' & wait; wait"
     )
 }
 
-/// A script file that prints `up` and its pid, and beats into a ledger of this name until it is killed; it ignores every polite signal.
-pub(crate) fn beating_file(machine: &Machine, ledger: &str) -> String {
-    let path = machine.path(ledger);
+/// A script file that prints `up` and its pid, and beats into a ledger of this name until it is killed; it ignores TERM, HUP and INT.
+pub(crate) fn beating_file(sandbox: &Sandbox, ledger: &str) -> String {
+    let path = sandbox.path(ledger);
     let script = format!(
         "trap '' TERM HUP INT; i=0; while [ $i -lt 1200 ]; do i=$((i+1)); read t r </proc/uptime; \
          echo $TENURE_FENCING_TOKEN $t >>{path}; [ $i = 1 ] && echo up $$; sleep 0.02; done"
     );
-    machine.file(&format!("{ledger}.sh"), script)
+    sandbox.file(&format!("{ledger}.sh"), script)
 }
 
 /// First and last beat of every token, in the order of tokens.
-pub(crate) fn intervals(machine: &Machine) -> Vec<(i64, f64, f64)> {
-    intervals_in(machine, "ledger")
+pub(crate) fn intervals(sandbox: &Sandbox) -> Vec<(i64, f64, f64)> {
+    intervals_in(sandbox, "ledger")
 }
 
-/// The same of a ledger with this name.
-pub(crate) fn intervals_in(machine: &Machine, ledger: &str) -> Vec<(i64, f64, f64)> {
-    let text = std::fs::read_to_string(machine.path(ledger)).unwrap();
+/// The same for the ledger with this name.
+pub(crate) fn intervals_in(sandbox: &Sandbox, ledger: &str) -> Vec<(i64, f64, f64)> {
+    let text = std::fs::read_to_string(sandbox.path(ledger)).unwrap();
     let mut beats: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
     for line in text.lines() {
         let (token, at) = line.split_once(' ').unwrap();
@@ -44,13 +44,13 @@ pub(crate) fn intervals_in(machine: &Machine, ledger: &str) -> Vec<(i64, f64, f6
     beats.into_iter().map(|(token, (first, last))| (token, first, last)).collect()
 }
 
-/// Nobody beats before all with a smaller token have beaten their last.
+/// The first pair of intervals in which a holder beats before the last beat of an earlier token.
 pub(crate) fn overlap(intervals: &[(i64, f64, f64)]) -> Option<String> {
     intervals.windows(2).find(|pair| pair[1].1 < pair[0].2).map(|pair| format!("{pair:?}"))
 }
 
 #[test]
-fn an_overlap_is_seen() {
+fn overlap_is_detected() {
     assert!(overlap(&[(1, 0.0, 2.0), (2, 1.9, 3.0)]).is_some());
     assert!(overlap(&[(1, 0.0, 2.0), (2, 2.0, 3.0)]).is_none());
 }

@@ -1,7 +1,7 @@
-//! Commands under a lock, as scripts see them: exit codes, environment, waiting, losing.
+//! `tenure lock` as scripts see it: exit codes, environment, waiting, losing.
 //!
-//! Every script ends by itself within half a minute, so that a failing test leaves nothing behind either.
-//! A name with NUL cannot be given on a command line; the library's tests refuse it.
+//! Every script ends within half a minute, so a failing test leaves no process.
+//! A command line cannot contain NUL; the library's tests check such names.
 
 mod escapes;
 mod exclusion;
@@ -17,22 +17,22 @@ use rustix::process::Signal;
 use serde_json::json;
 use tenure_fixture::Etcd;
 
-use crate::machine::{Machine, Running, binary};
+use crate::sandbox::{Running, Sandbox, binary};
 
-fn machine() -> Machine {
-    Machine::new().with("PATH", "/usr/bin:/bin").with("TENURE_NODE", "web-1")
+fn sandbox() -> Sandbox {
+    Sandbox::new().with("PATH", "/usr/bin:/bin").with("TENURE_NODE", "web-1")
 }
 
-fn on(etcd: &Etcd) -> Machine {
-    machine().with("TENURE_ENDPOINTS", etcd.endpoints())
+fn on(etcd: &Etcd) -> Sandbox {
+    sandbox().with("TENURE_ENDPOINTS", etcd.endpoints())
 }
 
-/// A command that says `up`, then waits for a line on its stdin and ends with 7.
+/// Prints `up`, waits for a line on stdin and exits with 7.
 const SCRIPT: [&str; 4] = ["--", "sh", "-c", "echo up; read x; exit 7"];
 
-/// Starts it under the lock `a`, and waits until it runs.
-async fn hold(machine: &Machine, flags: &[&str]) -> Running {
-    let mut running = machine.start_with_open_stdin(&[&["lock", "a"], flags, &SCRIPT].concat());
+/// Starts `SCRIPT` under the lock `a` and waits until it runs.
+async fn hold(sandbox: &Sandbox, flags: &[&str]) -> Running {
+    let mut running = sandbox.start_with_open_stdin(&[&["lock", "a"], flags, &SCRIPT].concat());
     assert_eq!(running.line().await, "up");
     running
 }
@@ -42,11 +42,11 @@ async fn finish(mut running: Running) -> (Option<i32>, String) {
     running.end().await
 }
 
-/// The lock as `locks show` shows it, as soon as its holder has recorded when it acquired.
-async fn show_recorded(machine: &Machine, flags: &[&str]) -> serde_json::Value {
+/// The output of `locks show` once the holder has recorded when it acquired.
+async fn show_recorded(sandbox: &Sandbox, flags: &[&str]) -> serde_json::Value {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
-        let shown = machine.json(&[&["locks", "show", "a"], flags].concat()).await;
+        let shown = sandbox.json(&[&["locks", "show", "a"], flags].concat()).await;
         if shown["holders"][0]["since"].is_string() {
             return shown;
         }
@@ -54,46 +54,46 @@ async fn show_recorded(machine: &Machine, flags: &[&str]) -> serde_json::Value {
     }
 }
 
-async fn is_free(machine: &Machine) -> bool {
-    machine.json(&["locks", "show", "a"]).await["held"] == json!(false)
+async fn is_free(sandbox: &Sandbox) -> bool {
+    sandbox.json(&["locks", "show", "a"]).await["held"] == json!(false)
 }
 
 #[tokio::test]
-async fn the_exit_code_is_the_commands_own() {
-    let machine = machine();
+async fn exit_code_is_passed_on() {
+    let sandbox = sandbox();
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137)] {
-        let ran = machine.run(&["lock", "a", "--", "sh", "-c", script]).await;
+        let ran = sandbox.run(&["lock", "a", "--", "sh", "-c", script]).await;
         assert_eq!(ran.code, Some(code), "{script} {ran:?}");
     }
-    assert!(is_free(&machine).await);
-    assert_eq!(machine.ok(&["lease", "ls"]).await, "");
+    assert!(is_free(&sandbox).await);
+    assert_eq!(sandbox.ok(&["lease", "ls"]).await, "");
 }
 
 #[tokio::test]
-async fn without_a_separator_everything_from_the_commands_name_on_is_its_own() {
-    let machine = machine();
+async fn flags_after_command_belong_to_it() {
+    let sandbox = sandbox();
     let args = ["lock", "--ttl", "20s", "a", "printf", "%s|", "--ttl", "-v", "--json"];
-    assert_eq!(machine.ok(&args).await, "--ttl|-v|--json|");
+    assert_eq!(sandbox.ok(&args).await, "--ttl|-v|--json|");
     let args = ["lock", "a", "--ttl", "20s", "--", "sh", "-c", "echo $TENURE_TTL_SECONDS"];
-    assert_eq!(machine.ok(&args).await, "20");
+    assert_eq!(sandbox.ok(&args).await, "20");
 }
 
 #[tokio::test]
-async fn the_command_is_told_where_it_stands_and_reads_our_stdin() {
-    let machine = machine();
+async fn command_gets_hold_in_environment_and_stdin() {
+    let sandbox = sandbox();
     let script = "echo $TENURE_LOCK $TENURE_LOCK_KEY $TENURE_FENCING_TOKEN $TENURE_LEASE $TENURE_TTL_SECONDS $TENURE_NAMESPACE \
                   $TENURE_NODE $ETCD_LOCK_KEY $ETCD_LOCK_REV; cat";
     let args =
         ["lock", "a", "--namespace", "shop", "--reason", "release 7", "--json", "--", "sh", "-c", script];
-    let mut running = machine.start_with_open_stdin(&args);
-    let told = running.line().await;
+    let mut running = sandbox.start_with_open_stdin(&args);
+    let output = running.line().await;
     let acquired: serde_json::Value = serde_json::from_str(&running.hear("tenure.lock/v1").await).unwrap();
-    let shown = show_recorded(&machine, &["--namespace", "shop"]).await;
+    let shown = show_recorded(&sandbox, &["--namespace", "shop"]).await;
     let holder = &shown["holders"][0];
     let (token, lease) = (shown["token"].as_str().unwrap(), holder["lease"].as_str().unwrap());
     let key = acquired["key"].as_str().unwrap();
     assert!(key.starts_with(&format!("/shop/locks/a/{lease}-")), "{key}");
-    assert_eq!(told, format!("a {key} {token} {lease} 15 shop web-1 {key} {token}"));
+    assert_eq!(output, format!("a {key} {token} {lease} 15 shop web-1 {key} {token}"));
     assert_eq!(
         acquired,
         json!({"schema": "tenure.lock/v1", "name": "a", "key": key, "token": token, "lease": lease,
@@ -118,30 +118,30 @@ async fn the_command_is_told_where_it_stands_and_reads_our_stdin() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_run_is_126_or_127_and_takes_nothing() {
-    let machine = machine();
-    let plain = machine.file("plain", "");
+async fn unrunnable_command_exits_126_or_127() {
+    let sandbox = sandbox();
+    let plain = sandbox.file("plain", "");
     for (command, code, word) in [
         ("no-such-command", 127, "command_not_found"),
         (&*plain, 126, "not_executable"),
         ("/", 126, "not_executable"),
     ] {
         for wrapper in [&["lock", "a", "--json"][..], &["once", "a", "--every", "1h", "--json"]] {
-            let ran = machine.run(&[wrapper, &["--", command]].concat()).await;
+            let ran = sandbox.run(&[wrapper, &["--", command]].concat()).await;
             assert_eq!((ran.code, ran.stdout.as_str()), (Some(code), ""), "{ran:?}");
             assert_eq!(ran.error()["code"], word);
         }
     }
-    assert!(!Path::new(&machine.path(".local")).exists(), "looked up before any store is opened");
+    assert!(!Path::new(&sandbox.path(".local")).exists(), "looked up before any store is opened");
 }
 
 #[tokio::test]
-async fn bad_input_is_125_each_with_its_own_message_and_runs_nothing() {
-    let machine = machine();
-    let before = machine.ok(&["kv", "put", "/a", "1"]).await;
-    let marker = machine.path("marker");
+async fn bad_input_exits_125_and_runs_nothing() {
+    let sandbox = sandbox();
+    let before = sandbox.ok(&["kv", "put", "/a", "1"]).await;
+    let marker = sandbox.path("marker");
     let long = "n".repeat(300);
-    for (args, said) in [
+    for (args, expected) in [
         (&[""][..], "must not be empty"),
         (&[&long], "300 bytes"),
         (&["a\nb"], "control characters"),
@@ -163,16 +163,16 @@ async fn bad_input_is_125_each_with_its_own_message_and_runs_nothing() {
         (&["a", "extra"], "extra"),
         (&[], "NAME"),
     ] {
-        let ran = machine.run(&[&["lock"], args, &["--", "touch", &marker]].concat()).await;
+        let ran = sandbox.run(&[&["lock"], args, &["--", "touch", &marker]].concat()).await;
         assert_eq!(ran.code, Some(125), "{args:?} {ran:?}");
-        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(expected), "{args:?} {ran:?}");
         assert!(ran.stdout.is_empty() && !ran.stderr.contains('\x1b'), "{args:?} {ran:?}");
     }
-    let grace = machine.run(&["lock", "a", "--grace", "9s", "--", "touch", &marker]).await;
+    let grace = sandbox.run(&["lock", "a", "--grace", "9s", "--", "touch", &marker]).await;
     for number in ["750ms", "5.25s", "6.25s", "--grace 8000ms"] {
         assert!(grace.stderr.contains(number), "{grace:?} lacks {number}");
     }
-    for (args, said) in [
+    for (args, expected) in [
         (&["lock", "a", "--"][..], "no command after --"),
         (&["lock", "a", "--frobnicate"], "has no flag"),
         (&["lock"], "NAME"),
@@ -180,15 +180,15 @@ async fn bad_input_is_125_each_with_its_own_message_and_runs_nothing() {
         (&["once", "a", "--", "touch", &marker], "--every"),
         (&["once", "a", "--every", "10ms", "--", "touch", &marker], "too short"),
     ] {
-        let ran = machine.run(args).await;
+        let ran = sandbox.run(args).await;
         assert_eq!(ran.code, Some(125), "{args:?} {ran:?}");
-        assert!(ran.stderr.contains(said), "{args:?} {ran:?}");
+        assert!(ran.stderr.contains(expected), "{args:?} {ran:?}");
     }
     assert!(!Path::new(&marker).exists());
-    assert_eq!(machine.json(&["kv", "range", ""]).await["revision"], before.as_str());
+    assert_eq!(sandbox.json(&["kv", "range", ""]).await["revision"], before.as_str());
 }
 
-/// Addresses that take every byte and never answer, for as long as the sockets are kept.
+/// Addresses that take every byte and never reply, while the sockets are open.
 fn deaf(count: usize) -> (Vec<std::net::TcpListener>, Vec<String>) {
     let sockets = (0..count).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let sockets: Vec<_> = sockets.collect();
@@ -203,46 +203,46 @@ const WRAPPERS: [&[&str]; 4] = [
     &["once", "a", "--every", "1h"],
 ];
 
-/// Every wrapper on a store that is of no use says so in time; all at once, because they only wait.
+/// Every wrapper on an unusable store fails in time. The runs are concurrent, because they only wait.
 /// With `--wait`, connecting is part of the wait unless `--connect-timeout` limits it.
-async fn each_is_125_within_6_seconds_and_runs_nothing(endpoints: &[&str]) {
-    let machine = machine();
-    let marker = machine.path("marker");
+async fn every_wrapper_exits_125_in_time(endpoints: &[&str]) {
+    let sandbox = sandbox();
+    let marker = sandbox.path("marker");
     let all = endpoints.iter().flat_map(|endpoints| WRAPPERS.map(|wrapper| (*endpoints, wrapper)));
     let runs = all.map(async |(endpoints, wrapper)| {
         let begin = Instant::now();
         let args = [&["--endpoints", endpoints], wrapper, &["--", "touch", &marker]].concat();
-        let ran = machine.run(&args).await;
+        let ran = sandbox.run(&args).await;
         assert_eq!(ran.code, Some(125), "{args:?} {ran:?}");
         assert!(begin.elapsed() < Duration::from_secs(6), "{args:?} {:?} {ran:?}", begin.elapsed());
     });
     future::join_all(runs).await;
-    assert!(!Path::new(&marker).exists() && !Path::new(&machine.path(".local")).exists());
+    assert!(!Path::new(&marker).exists() && !Path::new(&sandbox.path(".local")).exists());
 }
 
-/// Nothing listens at the first; the others take every byte, because nobody accepts.
+/// No process listens at the first address; the others accept no connection, so the kernel takes every byte and no reply comes.
 #[tokio::test]
-async fn an_unreachable_store_is_125_within_6_seconds_and_runs_nothing() {
+async fn unreachable_store_exits_125_within_6_seconds() {
     let (_sockets, deaf) = deaf(7);
-    each_is_125_within_6_seconds_and_runs_nothing(&["127.0.0.1:1", &deaf[0], &deaf.join(",")]).await;
+    every_wrapper_exits_125_in_time(&["127.0.0.1:1", &deaf[0], &deaf.join(",")]).await;
 }
 
-/// One member of three answers, and can decide nothing. It is reached at once, or after four that do not answer have taken most of the
+/// One member of three is alive and has no quorum. It is the first address, or the fifth after four silent ones have taken most of the
 /// time.
 #[tokio::test]
-async fn an_etcd_without_a_majority_is_125_within_6_seconds_and_runs_nothing() {
+async fn etcd_without_majority_exits_125_within_6_seconds() {
     let etcd = Etcd::cluster(3);
     let (_sockets, deaf) = deaf(4);
     let member = etcd.member(0).client_addr().to_string();
     etcd.member(1).kill();
     etcd.member(2).kill();
     let late = format!("{},{member}", deaf.join(","));
-    each_is_125_within_6_seconds_and_runs_nothing(&[&member, &late]).await;
+    every_wrapper_exits_125_in_time(&[&member, &late]).await;
 }
 
 #[tokio::test]
-async fn a_lock_that_is_lost_stops_the_command_and_is_122() {
-    let machine = machine();
+async fn lost_lock_stops_command_and_exits_122() {
+    let sandbox = sandbox();
     for (flags, script, code) in [
         (&[][..], "echo up; sleep 25", 122),
         (&["--lost-exit-code", "99"], "echo up; sleep 25", 99),
@@ -251,14 +251,14 @@ async fn a_lock_that_is_lost_stops_the_command_and_is_122() {
         (&["--signal", "USR1"], "trap 'exit 0' USR1; trap '' TERM; echo up; sleep 25 & wait", 122),
     ] {
         for how in ["break", "revoke"] {
-            let mut running = machine.start(&[&["lock", "a"], flags, &["--", "sh", "-c", script]].concat());
+            let mut running = sandbox.start(&[&["lock", "a"], flags, &["--", "sh", "-c", script]].concat());
             assert_eq!(running.line().await, "up");
-            let shown = machine.json(&["locks", "show", "a"]).await;
+            let shown = sandbox.json(&["locks", "show", "a"]).await;
             let begin = Instant::now();
             match how {
-                "break" => machine.ok(&["locks", "break", "a", "--yes"]).await,
+                "break" => sandbox.ok(&["locks", "break", "a", "--yes"]).await,
                 _ => {
-                    machine
+                    sandbox
                         .ok(&["lease", "revoke", shown["holders"][0]["lease"].as_str().unwrap(), "--yes"])
                         .await
                 }
@@ -270,47 +270,47 @@ async fn a_lock_that_is_lost_stops_the_command_and_is_122() {
             assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
         }
     }
-    assert!(is_free(&machine).await);
+    assert!(is_free(&sandbox).await);
 }
 
 #[tokio::test]
-async fn without_a_command_the_lock_is_held_until_a_signal_or_until_it_is_lost() {
-    let machine = machine();
+async fn lock_without_command_is_held_until_signalled() {
+    let sandbox = sandbox();
     for signal in [Signal::TERM, Signal::INT] {
-        let mut running = machine.start(&["lock", "--json", "a"]);
+        let mut running = sandbox.start(&["lock", "--json", "a"]);
         let acquired: serde_json::Value = serde_json::from_str(&running.line().await).unwrap();
-        assert_eq!(acquired["token"], machine.json(&["locks", "show", "a"]).await["token"]);
+        assert_eq!(acquired["token"], sandbox.json(&["locks", "show", "a"]).await["token"]);
         running.signal(signal);
         assert_eq!(running.end().await.0, Some(0));
-        assert!(is_free(&machine).await);
+        assert!(is_free(&sandbox).await);
     }
-    let mut running = machine.start(&["lock", "a"]);
+    let mut running = sandbox.start(&["lock", "a"]);
     let line = running.line().await;
     assert!(line.starts_with("a\t") && line.contains("\t/tenure/locks/a/"), "{line}");
-    machine.ok(&["locks", "break", "a", "--yes"]).await;
+    sandbox.ok(&["locks", "break", "a", "--yes"]).await;
     assert_eq!(running.end().await.0, Some(122));
 }
 
 #[tokio::test]
-async fn a_signal_reaches_the_command_and_the_lock_goes_after_it() {
-    let machine = machine();
+async fn signal_ends_command_before_release() {
+    let sandbox = sandbox();
     let script = "trap 'echo bye; read x; exit 9' TERM; echo up; while :; do sleep 0.1; done";
-    let mut running = machine.start_with_open_stdin(&["lock", "a", "--", "sh", "-c", script]);
+    let mut running = sandbox.start_with_open_stdin(&["lock", "a", "--", "sh", "-c", script]);
     assert_eq!(running.line().await, "up");
     running.signal(Signal::TERM);
     assert_eq!(running.line().await, "bye");
-    assert!(!is_free(&machine).await, "held until the command has ended");
+    assert!(!is_free(&sandbox).await, "held until the command has ended");
     assert_eq!(finish(running).await.0, Some(9));
-    assert!(is_free(&machine).await);
+    assert!(is_free(&sandbox).await);
 }
 
 #[tokio::test]
-async fn an_end_while_etcd_is_down_keeps_the_commands_code_and_says_what_is_left() {
+async fn exit_code_survives_etcd_outage() {
     for is_gone in [true, false] {
         let etcd = Etcd::start();
-        let machine = on(&etcd);
-        let running = hold(&machine, &[]).await;
-        // Refused at once, or never answered.
+        let sandbox = on(&etcd);
+        let running = hold(&sandbox, &[]).await;
+        // The connection is refused, or no reply comes.
         if is_gone {
             etcd.member(0).kill();
         } else {
@@ -325,53 +325,56 @@ async fn an_end_while_etcd_is_down_keeps_the_commands_code_and_says_what_is_left
 }
 
 #[tokio::test]
-async fn the_lock_is_kept_for_its_least_time() {
-    let machine = machine();
+async fn lock_is_kept_for_min_hold() {
+    let sandbox = sandbox();
     let begin = Instant::now();
-    let ran = machine.run(&["lock", "a", "--min-hold", "1500ms", "--", "sh", "-c", "exit 5"]).await;
+    let ran = sandbox.run(&["lock", "a", "--min-hold", "1500ms", "--", "sh", "-c", "exit 5"]).await;
     assert_eq!(ran.code, Some(5), "{ran:?}");
     assert!(begin.elapsed() >= Duration::from_millis(1_500), "{:?}", begin.elapsed());
 }
 
-/// What the command does last may be to give its own lock away. With a least time the loss came to light only while that was waited for, and
+/// The last act of a command may end its own lock. With `--min-hold` the loss was once detected only during the remaining hold time, and
 /// counted as one that came after the command.
 #[tokio::test]
-async fn a_lock_taken_away_by_the_commands_last_act_is_122_also_with_a_least_time() {
+async fn lock_lost_by_last_act_exits_122() {
     let etcd = Etcd::start();
-    for machine in [machine(), on(&etcd)] {
-        let machine = machine.with("TENURE_BINARY", binary());
+    for sandbox in [sandbox(), on(&etcd)] {
+        let sandbox = sandbox.with("TENURE_BINARY", binary());
         for last_act in ["lease revoke --yes $TENURE_LEASE", "locks break --yes $TENURE_LOCK"] {
             let script = format!("exec $TENURE_BINARY {last_act} >/dev/null 2>&1");
             let begin = Instant::now();
-            let ran = machine.run(&["lock", "a", "--min-hold", "30s", "--", "sh", "-c", &script]).await;
+            let ran = sandbox.run(&["lock", "a", "--min-hold", "30s", "--", "sh", "-c", &script]).await;
             assert_eq!(ran.code, Some(122), "{last_act} {ran:?}");
             assert!(ran.stderr.contains("'a' was lost"), "{last_act} {ran:?}");
-            assert!(begin.elapsed() < Duration::from_secs(20), "nothing is left to wait for: {last_act}");
-            assert!(is_free(&machine).await);
+            assert!(
+                begin.elapsed() < Duration::from_secs(20),
+                "a lost lock has no hold time left: {last_act}"
+            );
+            assert!(is_free(&sandbox).await);
         }
     }
 }
 
-/// It had ended by itself, with the lock: its code is the truth about it.
+/// The command ended while the lock was held, so its own exit code is correct.
 #[tokio::test]
-async fn a_lock_that_is_lost_only_after_the_command_keeps_the_commands_code() {
-    let machine = machine();
-    let mut running = machine.start(&["-vv", "lock", "a", "--min-hold", "30s", "--", "sh", "-c", "exit 5"]);
+async fn loss_after_command_keeps_exit_code() {
+    let sandbox = sandbox();
+    let mut running = sandbox.start(&["-vv", "lock", "a", "--min-hold", "30s", "--", "sh", "-c", "exit 5"]);
     running.hear("lock kept for --min-hold").await;
-    machine.ok(&["locks", "break", "a", "--yes"]).await;
+    sandbox.ok(&["locks", "break", "a", "--yes"]).await;
     let (code, stderr) = running.end().await;
     assert_eq!(code, Some(5), "{stderr}");
     assert!(stderr.contains("'a' was lost after the command had ended"), "{stderr}");
 }
 
-/// A supervisor that was stopped between getting the lock and starting the command finds its time over.
+/// A supervisor that was stopped between acquiring the lock and starting the command finds its deadline passed.
 #[tokio::test]
-async fn a_command_whose_time_is_over_is_not_started() {
-    let machine = machine();
-    let marker = machine.path("marker");
+async fn command_past_its_deadline_never_starts() {
+    let sandbox = sandbox();
+    let marker = sandbox.path("marker");
     let args =
         ["internal", "supervise", "--term-after", "0ms", "--kill-after", "10s", "--", "touch", &marker];
-    let ran = machine.run(&args).await;
+    let ran = sandbox.run(&args).await;
     assert_eq!(ran.code, Some(122), "{ran:?}");
     assert!(ran.stderr.contains("ended before it was started"), "{ran:?}");
     assert!(!Path::new(&marker).exists());

@@ -1,8 +1,8 @@
-//! The real binary, run as scripts run it: exit codes, JSON shapes, which store, hostile input.
+//! The real binary, run as scripts run it: exit codes, JSON shapes, choice of the store, hostile input.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot set its stage has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot prepare its environment has failed")]
 
-mod crew;
+mod connect_timeout;
 mod demo;
 mod doctor;
 mod elect;
@@ -11,28 +11,28 @@ mod etcd;
 mod events;
 mod exit_codes;
 mod file_store;
+mod foreign_server;
+mod hints;
 mod hostile;
 mod json;
 mod lease;
 mod least_privilege;
 mod ledger;
 mod lock;
-mod machine;
 mod mistakes;
-mod next_steps;
-mod no_etcd;
+mod node_commands;
 mod nodes;
 mod old_etcd;
-mod orders;
-mod patience;
 mod register;
+mod sandbox;
 mod status;
 mod stderr;
+mod store_selection;
 mod submit;
 mod supervise;
 mod task;
 mod terminal;
+mod test_cluster;
 mod tls_matrix;
 mod watch;
-mod which_store;
 mod worker;

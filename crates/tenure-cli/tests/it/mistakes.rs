@@ -1,11 +1,11 @@
-//! Mistakes that people make, and what each line reports: what is wrong, why, and what to type next.
+//! Common mistakes on the command line, and what each reports: what is wrong, why, and what to type next.
 //!
-//! One row: the line as it is typed after `tenure`, the exit code, then words of the three parts in that order.
-//! What and why stand in the message, the next step in the hint. `'…'` quotes a word with spaces.
+//! One row: the line after `tenure`, the exit code, then a text from each of the three parts in that order.
+//! What and why are in the message, the next step is in the hint. `'…'` quotes a word with spaces.
 
-use crate::machine::{Machine, Ran};
+use crate::sandbox::{Ran, Sandbox};
 
-/// The line, its exit code, what, why, next.
+/// A line, its exit code, what, why, next.
 type Row = (&'static str, i32, &'static str, &'static str, &'static str);
 
 const COMMAND_LINES: &[Row] = &[
@@ -52,6 +52,14 @@ const COMMAND_LINES: &[Row] = &[
         "takes no argument './job.sh'",
         "given with --exec",
         "`tenure worker --exec './job.sh'`",
+    ),
+    ("worker --id w1 --exec true", 2, "takes no argument '--id'", "`tenure worker`", "--node ID"),
+    (
+        "worker --capcity 4 --exec true",
+        2,
+        "takes no argument '--capcity'",
+        "`tenure worker`",
+        "did you mean --capacity?",
     ),
     ("task ls --state running", 2, "--state running", "no task is ever", "runnable"),
     (
@@ -111,8 +119,8 @@ const COMMAND_LINES: &[Row] = &[
     ("lease revoke 1f", 2, "revoking lease 1f", "no terminal", "add --yes"),
 ];
 
-/// The words of a line, split as a shell does it with single quotes.
-fn words(line: &str) -> Vec<String> {
+/// The arguments of a line, split as a shell does it with single quotes.
+fn arguments(line: &str) -> Vec<String> {
     let mut words = vec![];
     let (mut word, mut is_quoted, mut has_word) = (String::new(), false, false);
     for c in line.chars() {
@@ -135,16 +143,16 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-async fn run(machine: &Machine, line: &str, flags: &[&str]) -> Ran {
-    let words = words(line);
+async fn run(sandbox: &Sandbox, line: &str, flags: &[&str]) -> Ran {
+    let words = arguments(line);
     let words: Vec<&str> = flags.iter().copied().chain(words.iter().map(String::as_str)).collect();
-    machine.run(&words).await
+    sandbox.run(&words).await
 }
 
 /// Every row, in text and in JSON: the same code, the same three parts, printed once.
-async fn check(machine: &Machine, rows: &[Row]) {
+async fn check(sandbox: &Sandbox, rows: &[Row]) {
     for (line, code, what, why, next) in rows {
-        let ran = run(machine, line, &["--json"]).await;
+        let ran = run(sandbox, line, &["--json"]).await;
         assert_eq!(ran.code, Some(*code), "{line}: {ran:?}");
         let error = ran.error();
         let message = error["message"].as_str().unwrap_or_default();
@@ -154,31 +162,31 @@ async fn check(machine: &Machine, rows: &[Row]) {
         for text in ran.stderr.lines() {
             assert!(serde_json::from_str::<serde_json::Value>(text).is_ok(), "{line}: {text}");
         }
-        let ran = run(machine, line, &[]).await;
+        let ran = run(sandbox, line, &[]).await;
         assert_eq!(ran.code, Some(*code), "{line}: {ran:?}");
         assert_eq!(ran.stderr.matches(message).count(), 1, "{line}: {}", ran.stderr);
         assert!(
             ran.stderr.contains("tenure: error: ") && ran.stderr.contains("\n  hint: "),
             "{line}: {ran:?}"
         );
-        let is_ours = |line: &str| line.starts_with("tenure: ") || line.starts_with("  hint: ");
-        assert!(ran.stderr.lines().all(is_ours), "{line}: {}", ran.stderr);
+        let has_prefix = |line: &str| line.starts_with("tenure: ") || line.starts_with("  hint: ");
+        assert!(ran.stderr.lines().all(has_prefix), "{line}: {}", ran.stderr);
     }
 }
 
-fn machine() -> Machine {
-    Machine::new().with("PATH", "/usr/bin:/bin").with("TENURE_NODE", "web-1")
+fn sandbox() -> Sandbox {
+    Sandbox::new().with("PATH", "/usr/bin:/bin").with("TENURE_NODE", "web-1")
 }
 
 #[tokio::test]
 async fn mistyped_line_reports_what_why_and_next() {
-    check(&machine(), COMMAND_LINES).await;
+    check(&sandbox(), COMMAND_LINES).await;
 }
 
-/// Files of tasks that are no lines of objects.
+/// Task files that are not one JSON object per line.
 #[tokio::test]
 async fn wrong_task_file_reports_what_why_and_next() {
-    let machine = machine();
+    let sandbox = sandbox();
     let rows: [(&str, &str, [&str; 3]); 5] = [
         (
             "array",
@@ -199,8 +207,8 @@ async fn wrong_task_file_reports_what_why_and_next() {
         ("cut", "{\"id\":\"a\"\n", ["nothing was submitted", "at column", "each line is an object"]),
     ];
     for (name, content, [what, why, next]) in rows {
-        let path = machine.file(name, content);
-        let ran = machine.run(&["submit", "--file", &path, "--json"]).await;
+        let path = sandbox.file(name, content);
+        let ran = sandbox.run(&["submit", "--file", &path, "--json"]).await;
         assert_eq!(ran.code, Some(2), "{name} {ran:?}");
         let (message, hint) = (ran.error()["message"].clone(), ran.error()["hint"].clone());
         let (message, hint) = (message.as_str().unwrap(), hint.as_str().unwrap());
@@ -209,12 +217,12 @@ async fn wrong_task_file_reports_what_why_and_next() {
     }
 }
 
-/// A misspelt variable named a store, and the embedded one was used in silence.
+/// A misspelt variable named a store, and the command once used the embedded store without a message.
 #[tokio::test]
 async fn misspelt_variable_is_no_embedded_store() {
-    let machine = machine().with("TENURE_ENDPOINT", "127.0.0.1:1");
+    let sandbox = sandbox().with("TENURE_ENDPOINT", "127.0.0.1:1");
     check(
-        &machine,
+        &sandbox,
         &[(
             "status",
             2,
@@ -224,21 +232,21 @@ async fn misspelt_variable_is_no_embedded_store() {
         )],
     )
     .await;
-    assert!(!std::path::Path::new(&machine.path(".local")).exists());
+    assert!(!std::path::Path::new(&sandbox.path(".local")).exists());
 }
 
 /// A store that a newer program wrote, with the cause and the next step, once.
 #[tokio::test]
-async fn newer_store_format_asks_for_newer_program() {
-    let machine = machine();
-    let store = format!("file://{}", machine.path("s.db"));
-    machine.ok(&["--store", &store, "kv", "put", "/a", "1"]).await;
+async fn newer_store_format_requires_newer_program() {
+    let sandbox = sandbox();
+    let store = format!("file://{}", sandbox.path("s.db"));
+    sandbox.ok(&["--store", &store, "kv", "put", "/a", "1"]).await;
     // SQLite keeps the format at this place of the first page.
-    let path = machine.path("s.db");
+    let path = sandbox.path("s.db");
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[60..64].copy_from_slice(&9_u32.to_be_bytes());
     std::fs::write(&path, bytes).unwrap();
-    let ran = machine.run(&["--store", &store, "kv", "get", "/a"]).await;
+    let ran = sandbox.run(&["--store", &store, "kv", "get", "/a"]).await;
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert_eq!(ran.stderr.lines().count(), 2, "the error once, and its hint: {ran:?}");
     for part in ["has format 9", "a newer tenure wrote it", "hint: install a tenure as new"] {
@@ -246,10 +254,10 @@ async fn newer_store_format_asks_for_newer_program() {
     }
 }
 
-/// Lines that work, and are hardly meant: a warning with what, why and what to type, and the command's own exit code.
+/// Lines that work but are probably a mistake: a warning with what, why and what to type, and the command's own exit code.
 #[tokio::test]
 async fn doubtful_line_runs_with_warning() {
-    let machine = machine();
+    let sandbox = sandbox();
     let rows = [
         ("lock a --ttl 1d -- true", 0, ["a TTL of 1d", "if this host dies", "--ttl 15s"]),
         ("register a=1 --ttl 1d -- true", 0, ["a TTL of 1d", "if this host dies", "--ttl 15s"]),
@@ -260,24 +268,24 @@ async fn doubtful_line_runs_with_warning() {
         ),
     ];
     for (line, code, parts) in rows {
-        let ran = run(&machine, line, &[]).await;
+        let ran = run(&sandbox, line, &[]).await;
         assert_eq!(ran.code, Some(code), "{line}: {ran:?}");
         let warning = ran.stderr.lines().find(|text| text.starts_with("tenure: warning: "));
         let warning = warning.unwrap_or_else(|| panic!("{line}: {ran:?}"));
         assert!(parts.iter().all(|part| warning.contains(part)), "{line}: {warning}");
     }
     for line in ["lock a --ttl 15s -- true", "lock a -- sh -c : --ttl 5s", "lock a -q --ttl 1d -- true"] {
-        let ran = run(&machine, line, &[]).await;
+        let ran = run(&sandbox, line, &[]).await;
         assert!(!ran.stderr.contains("warning"), "{line}: {ran:?}");
     }
 }
 
-/// cron mails what a job prints: a host that comes too late prints nothing.
+/// cron mails what a job prints, so a host that comes too late prints nothing.
 #[tokio::test]
 async fn quiet_once_that_was_run_prints_nothing() {
-    let machine = machine();
+    let sandbox = sandbox();
     let once = async |flags: &[&str]| {
-        machine.run(&[&["once", "a", "--every", "36500d"], flags, &["--", "true"]].concat()).await
+        sandbox.run(&[&["once", "a", "--every", "36500d"], flags, &["--", "true"]].concat()).await
     };
     assert_eq!(once(&["-q"]).await.code, Some(0));
     for (flags, code) in [(&["-q", "-E", "0"][..], 0), (&["-q"], 124), (&["-q", "--json"], 124)] {
@@ -290,7 +298,7 @@ async fn quiet_once_that_was_run_prints_nothing() {
 /// With `--json` notes, warnings and log lines on stderr are objects, too.
 #[tokio::test]
 async fn json_stderr_holds_only_objects() {
-    let machine = machine();
+    let sandbox = sandbox();
     for line in [
         "lock a --ttl 1d -vv -- true",
         "elect a -vv -- true",
@@ -299,7 +307,7 @@ async fn json_stderr_holds_only_objects() {
         "kv put /a 1 --ttl 1s -v",
         "status -vv",
     ] {
-        let ran = run(&machine, line, &["--json"]).await;
+        let ran = run(&sandbox, line, &["--json"]).await;
         assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
         assert!(!ran.stderr.is_empty(), "{line}: nothing was checked");
         for text in ran.stderr.lines() {
@@ -312,30 +320,30 @@ async fn json_stderr_holds_only_objects() {
 /// A filter selects what it names, and nothing else.
 #[tokio::test]
 async fn filtered_removal_spares_other_tasks() {
-    let machine = machine();
-    machine.ok(&["submit", "m", "--kind", "mail", "--count", "20"]).await;
-    machine.ok(&["submit", "v", "--kind", "video"]).await;
-    let removed = machine.ok(&["task", "rm", "--kind", "mail", "--yes"]).await;
+    let sandbox = sandbox();
+    sandbox.ok(&["submit", "m", "--kind", "mail", "--count", "20"]).await;
+    sandbox.ok(&["submit", "v", "--kind", "video"]).await;
+    let removed = sandbox.ok(&["task", "rm", "--kind", "mail", "--yes"]).await;
     assert_eq!(removed.lines().count(), 20, "{removed}");
-    assert!(machine.ok(&["task", "ls"]).await.starts_with("v\t"));
-    assert_eq!(machine.ok(&["task", "rm", "--kind", "mail", "--yes"]).await, "");
+    assert!(sandbox.ok(&["task", "ls"]).await.starts_with("v\t"));
+    assert_eq!(sandbox.ok(&["task", "rm", "--kind", "mail", "--yes"]).await, "");
 }
 
-/// `tenure lock ls` held a lock called ls, and `tenure submit ls` submitted a task.
+/// `tenure lock ls` once held a lock called ls, and `tenure submit ls` submitted a task.
 #[tokio::test]
 async fn verb_as_name_acts_only_after_separator() {
-    let machine = machine();
-    machine.ok(&["lock", "ls", "--", "true"]).await;
-    machine.ok(&["lock", "ls", "true"]).await;
-    assert_eq!(machine.ok(&["submit", "--", "ls"]).await, "ls");
-    assert_eq!(machine.ok(&["submit", "help", "--kind", "mail"]).await, "help");
+    let sandbox = sandbox();
+    sandbox.ok(&["lock", "ls", "--", "true"]).await;
+    sandbox.ok(&["lock", "ls", "true"]).await;
+    assert_eq!(sandbox.ok(&["submit", "--", "ls"]).await, "ls");
+    assert_eq!(sandbox.ok(&["submit", "help", "--kind", "mail"]).await, "help");
 }
 
 /// Aliases do what their names do.
 #[tokio::test]
 async fn alias_runs_the_same_verb() {
-    let machine = machine();
-    machine.ok(&["submit", "a"]).await;
+    let sandbox = sandbox();
+    sandbox.ok(&["submit", "a"]).await;
     for line in [
         "tasks list",
         "task get a",
@@ -345,8 +353,8 @@ async fn alias_runs_the_same_verb() {
         "services list",
         "locks list",
     ] {
-        let words = words(line);
-        machine.ok(&words.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        let words = arguments(line);
+        sandbox.ok(&words.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }
-    assert_eq!(machine.ok(&["tasks", "delete", "a"]).await, "a");
+    assert_eq!(sandbox.ok(&["tasks", "delete", "a"]).await, "a");
 }

@@ -1,30 +1,34 @@
-//! Nodes and services as the shell sees them.
+//! `tenure node ls` and `tenure service`: listings and changes.
 
 use serde_json::{Value, json};
 use tenure_fixture::Etcd;
 
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
 
 const NODE: &str =
     r#"{"v":1,"address":"10.0.0.7:80","started":1798761599123,"state":"ready","incarnation":3}"#;
 
 #[tokio::test]
-async fn nodes_are_listed_with_what_scripts_rely_on() {
+async fn node_listing_shape_is_stable() {
     let etcd = Etcd::start();
-    let on_etcd = Machine::new().with("TENURE_ENDPOINTS", etcd.endpoints());
-    for machine in [Machine::new(), on_etcd] {
-        assert_eq!(machine.json(&["node", "ls"]).await["nodes"], json!([]), "nobody is an answer too");
-        let put = machine.json(&["kv", "put", "/tenure/nodes/web%2F1", NODE, "--ttl", "60s"]).await;
-        machine.ok(&["kv", "put", "/tenure/nodes/bare", "{}"]).await;
-        machine.ok(&["kv", "put", "/tenure/nodes/broken", "oh no"]).await;
+    let on_etcd = Sandbox::new().with("TENURE_ENDPOINTS", etcd.endpoints());
+    for sandbox in [Sandbox::new(), on_etcd] {
+        assert_eq!(
+            sandbox.json(&["node", "ls"]).await["nodes"],
+            json!([]),
+            "an empty list is a valid result"
+        );
+        let put = sandbox.json(&["kv", "put", "/tenure/nodes/web%2F1", NODE, "--ttl", "60s"]).await;
+        sandbox.ok(&["kv", "put", "/tenure/nodes/bare", "{}"]).await;
+        sandbox.ok(&["kv", "put", "/tenure/nodes/broken", "oh no"]).await;
         for task in ["t1", "t2", "t%2F3"] {
-            machine.ok(&["kv", "put", &format!("/tenure/tasks/{task}"), "{}"]).await;
-            machine.ok(&["kv", "put", &format!("/tenure/tasks/{task}/owner"), r#"{"node":"web/1"}"#]).await;
+            sandbox.ok(&["kv", "put", &format!("/tenure/tasks/{task}"), "{}"]).await;
+            sandbox.ok(&["kv", "put", &format!("/tenure/tasks/{task}/owner"), r#"{"node":"web/1"}"#]).await;
         }
-        machine.ok(&["kv", "put", "/tenure/tasks/t4/owner", r#"{"node":"elsewhere"}"#]).await;
-        // The embedded store has a file for each namespace, so the key is put where the listing will look for it.
-        machine.ok(&["kv", "put", "/tenure/other/nodes/x", "{}", "--namespace", "tenure/other"]).await;
-        let listed = machine.json(&["node", "ls"]).await;
+        sandbox.ok(&["kv", "put", "/tenure/tasks/t4/owner", r#"{"node":"elsewhere"}"#]).await;
+        // The embedded store has a file per namespace, so the key is put into the file that the listing reads.
+        sandbox.ok(&["kv", "put", "/tenure/other/nodes/x", "{}", "--namespace", "tenure/other"]).await;
+        let listed = sandbox.json(&["node", "ls"]).await;
         assert_eq!(listed["schema"], "tenure.node/v1");
         assert!(listed["revision"].is_string());
         assert_eq!(listed["set_aside"], json!([{"id": "broken", "why": "not JSON from line 1 column 1 on"}]));
@@ -42,36 +46,36 @@ async fn nodes_are_listed_with_what_scripts_rely_on() {
             (&nodes[0]["address"], &nodes[0]["lease"], &nodes[0]["started"]),
             (&json!(null), &json!(null), &json!(null))
         );
-        let ran = machine.run(&["node", "ls"]).await;
+        let ran = sandbox.run(&["node", "ls"]).await;
         let cells: Vec<&str> = ran.stdout.lines().nth(1).unwrap().split('\t').collect();
         assert_eq!((cells[0], cells[1], cells[2], cells[3]), ("web/1", "10.0.0.7:80", "ready", "3"));
         assert!(ran.stderr.contains("node broken is set aside"), "{ran:?}");
-        assert_eq!(machine.json(&["node", "ls", "--namespace", "tenure/other"]).await["nodes"][0]["id"], "x");
+        assert_eq!(sandbox.json(&["node", "ls", "--namespace", "tenure/other"]).await["nodes"][0]["id"], "x");
     }
 }
 
 #[tokio::test]
-async fn services_are_listed_and_shown_whoever_registered_them() {
+async fn services_of_any_client_are_listed() {
     let etcd = Etcd::start();
-    let on_etcd = Machine::new().with("TENURE_ENDPOINTS", etcd.endpoints());
-    for machine in [Machine::new(), on_etcd] {
-        assert_eq!(machine.json(&["service", "ls"]).await["services"], json!([]));
-        let ran = machine.run(&["service", "show", "web", "--json"]).await;
+    let on_etcd = Sandbox::new().with("TENURE_ENDPOINTS", etcd.endpoints());
+    for sandbox in [Sandbox::new(), on_etcd] {
+        assert_eq!(sandbox.json(&["service", "ls"]).await["services"], json!([]));
+        let ran = sandbox.run(&["service", "show", "web", "--json"]).await;
         assert_eq!((ran.code, &ran.error()["code"]), (Some(3), &json!("not_found")), "{ran:?}");
         let record = r#"{"v":1,"address":"10.0.0.1:80","metadata":{"zone":"eu"},"started":1000}"#;
         let put =
-            machine.json(&["kv", "put", "/tenure/registry/services/web/a", record, "--ttl", "60s"]).await;
-        machine.ok(&["kv", "put", "/tenure/registry/services/web/b", "10.0.0.2:80"]).await;
-        let bytes = machine.file("bytes", [0xff]);
-        machine.ok(&["kv", "put", "/tenure/registry/services/web/c", "--value-file", &bytes]).await;
-        machine.ok(&["kv", "put", "/tenure/registry/services/web%2Fapi/a", "x"]).await;
-        machine.ok(&["kv", "put", "/tenure/registry/services/web/d", r#"{"v":2}"#]).await;
+            sandbox.json(&["kv", "put", "/tenure/registry/services/web/a", record, "--ttl", "60s"]).await;
+        sandbox.ok(&["kv", "put", "/tenure/registry/services/web/b", "10.0.0.2:80"]).await;
+        let bytes = sandbox.file("bytes", [0xff]);
+        sandbox.ok(&["kv", "put", "/tenure/registry/services/web/c", "--value-file", &bytes]).await;
+        sandbox.ok(&["kv", "put", "/tenure/registry/services/web%2Fapi/a", "x"]).await;
+        sandbox.ok(&["kv", "put", "/tenure/registry/services/web/d", r#"{"v":2}"#]).await;
         assert_eq!(
-            machine.json(&["service", "ls"]).await["services"],
+            sandbox.json(&["service", "ls"]).await["services"],
             json!([{"name": "web", "instances": 3}, {"name": "web/api", "instances": 1}])
         );
-        assert_eq!(machine.ok(&["service", "ls"]).await, "web\t3\nweb/api\t1");
-        let shown = machine.json(&["service", "show", "web"]).await;
+        assert_eq!(sandbox.ok(&["service", "ls"]).await, "web\t3\nweb/api\t1");
+        let shown = sandbox.json(&["service", "show", "web"]).await;
         assert_eq!((&shown["schema"], &shown["name"]), (&json!("tenure.service/v1"), &json!("web")));
         let left = shown["instances"][0]["lease_remaining_seconds"].clone();
         assert_eq!(
@@ -85,42 +89,42 @@ async fn services_are_listed_and_shown_whoever_registered_them() {
             (&json!(null), &json!("/w=="))
         );
         assert_eq!(shown["set_aside"][0]["id"], "d");
-        let text = machine.ok(&["service", "show", "web"]).await;
+        let text = sandbox.ok(&["service", "show", "web"]).await;
         assert!(text.lines().nth(1).unwrap().starts_with("b\t10.0.0.2:80\t-\t-\t"), "{text}");
-        let ran = machine.run(&["service", "show", ""]).await;
+        let ran = sandbox.run(&["service", "show", ""]).await;
         assert_eq!(ran.code, Some(2), "{ran:?}");
     }
 }
 
 #[tokio::test]
-async fn a_watched_service_tells_who_is_there_and_then_every_change() {
-    let machine = Machine::new();
-    machine.ok(&["kv", "put", "/tenure/registry/services/web/a", "one"]).await;
-    let mut watch = machine.start(&["service", "watch", "web", "--json"]);
+async fn service_watch_reports_snapshot_then_changes() {
+    let sandbox = Sandbox::new();
+    sandbox.ok(&["kv", "put", "/tenure/registry/services/web/a", "one"]).await;
+    let mut watch = sandbox.start(&["service", "watch", "web", "--json"]);
     let mut next = async || serde_json::from_str::<Value>(&watch.line().await).unwrap();
     let first = next().await;
     assert_eq!((&first["event"], &first["instances"][0]["address"]), (&json!("snapshot"), &json!("one")));
-    let joined = machine.ok(&["kv", "put", "/tenure/registry/services/web/b", "two"]).await;
+    let joined = sandbox.ok(&["kv", "put", "/tenure/registry/services/web/b", "two"]).await;
     let event = next().await;
     assert_eq!(
         (&event["event"], &event["revision"], &event["instance"]["id"]),
         (&json!("joined"), &json!(joined), &json!("b"))
     );
-    machine.ok(&["kv", "put", "/tenure/registry/services/web/b", "three"]).await;
+    sandbox.ok(&["kv", "put", "/tenure/registry/services/web/b", "three"]).await;
     let event = next().await;
     assert_eq!((&event["event"], &event["instance"]["address"]), (&json!("updated"), &json!("three")));
     assert_eq!(event["instance"]["token"], json!(joined), "an update is no new incarnation");
-    machine.ok(&["kv", "del", "/tenure/registry/services/web/b"]).await;
+    sandbox.ok(&["kv", "del", "/tenure/registry/services/web/b"]).await;
     assert_eq!(next().await["event"], "left");
     watch.interrupt();
     assert_eq!(watch.end().await.0, Some(130));
 
-    let mut watch = machine.start(&["service", "watch", "web", "--count", "1", "--wait", "30s"]);
+    let mut watch = sandbox.start(&["service", "watch", "web", "--count", "1", "--wait", "30s"]);
     watch.hear("watching").await;
-    let put = machine.ok(&["kv", "put", "/tenure/registry/services/web/c", "two\tcells"]).await;
+    let put = sandbox.ok(&["kv", "put", "/tenure/registry/services/web/c", "two\tcells"]).await;
     assert!(watch.line().await.ends_with("\tpresent\ta\tone"));
     assert_eq!(watch.line().await, format!("{put}\tjoined\tc\ttwo\\tcells"));
     assert_eq!(watch.end().await.0, Some(0));
-    let ran = machine.run(&["service", "watch", "web", "--count", "1", "--wait", "200ms"]).await;
+    let ran = sandbox.run(&["service", "watch", "web", "--count", "1", "--wait", "200ms"]).await;
     assert_eq!(ran.code, Some(8), "{ran:?}");
 }

@@ -1,11 +1,12 @@
-//! The warning about an old etcd: one line, once a day, and never where only failures or objects are wanted.
+//! The warning about an old etcd: one line, once a day, and never with `-q` or `--json`.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
 
-/// Answers the first request of every connection as the status of etcd 3.5.1, and knows no other call. Its threads end with the test's process.
+/// Replies to the first request of every connection with the status of etcd 3.5.1, and implements no other call. Its threads end with the
+/// test's process.
 fn old_etcd() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -17,7 +18,7 @@ fn old_etcd() -> String {
     address
 }
 
-/// A frame of HTTP/2: its length in three bytes, kind, flags, four bytes of stream, then what it holds.
+/// An HTTP/2 frame: its length in three bytes, kind, flags, four bytes of stream id, then its payload.
 fn frame(kind: u8, flags: u8, stream: [u8; 4], body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream, body].concat()
@@ -35,7 +36,7 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     const HEADERS: u8 = 1;
     const SETTINGS: u8 = 4;
     const PING: u8 = 6;
-    /// Of the stream, and of a list of headers; an acknowledged ping or settings have the first one too.
+    /// The flags END_STREAM and END_HEADERS. ACK of a ping or of settings has the value of the first one.
     const END_STREAM: u8 = 1;
     const END_HEADERS: u8 = 4;
     /// `:status 200`, as HPACK's own table has it.
@@ -78,27 +79,27 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 #[tokio::test]
-async fn old_etcd_is_warned_of_in_one_line_once_a_day() {
+async fn old_etcd_warning_appears_once_per_day() {
     let address = old_etcd();
-    let machine = Machine::without_user().with("TENURE_ENDPOINTS", &address).with("PATH", "/usr/bin:/bin");
-    let warnings = async |machine: &Machine, args: &[&str]| -> Vec<String> {
-        let ran = machine.run(args).await;
+    let sandbox = Sandbox::without_user().with("TENURE_ENDPOINTS", &address).with("PATH", "/usr/bin:/bin");
+    let warnings = async |sandbox: &Sandbox, args: &[&str]| -> Vec<String> {
+        let ran = sandbox.run(args).await;
         assert!(ran.code != Some(0), "the server knows no call: {ran:?}");
         ran.stderr.lines().filter(|line| line.contains("defects")).map(str::to_owned).collect()
     };
-    assert_eq!(warnings(&machine, &["kv", "get", "/a", "--json"]).await, [""; 0], "never with --json");
-    assert_eq!(warnings(&machine, &["lock", "a", "-q", "--", "true"]).await, [""; 0], "never with -q");
-    let lines = warnings(&machine, &["kv", "get", "/a"]).await;
+    assert_eq!(warnings(&sandbox, &["kv", "get", "/a", "--json"]).await, [""; 0], "never with --json");
+    assert_eq!(warnings(&sandbox, &["lock", "a", "-q", "--", "true"]).await, [""; 0], "never with -q");
+    let lines = warnings(&sandbox, &["kv", "get", "/a"]).await;
     assert_eq!(lines.len(), 1, "{lines:?}");
     let line = &lines[0];
     assert!(line.len() < 200 && line.contains("3.5.1") && line.contains(&address), "{line}");
     assert!(line.contains("tenure doctor"), "{line}");
-    assert_eq!(warnings(&machine, &["kv", "get", "/a"]).await, [""; 0], "once a day");
-    let other = Machine::without_user().with("TENURE_ENDPOINTS", &address);
+    assert_eq!(warnings(&sandbox, &["kv", "get", "/a"]).await, [""; 0], "once a day");
+    let other = Sandbox::without_user().with("TENURE_ENDPOINTS", &address);
     assert_eq!(warnings(&other, &["kv", "get", "/a"]).await.len(), 1, "another user");
     // A home that cannot be written is no failure; the next run warns again.
     let homeless =
-        Machine::without_user().with("TENURE_ENDPOINTS", &address).with("XDG_CACHE_HOME", "/proc/none");
+        Sandbox::without_user().with("TENURE_ENDPOINTS", &address).with("XDG_CACHE_HOME", "/proc/none");
     assert_eq!(warnings(&homeless, &["kv", "get", "/a"]).await.len(), 1);
     assert_eq!(warnings(&homeless, &["kv", "get", "/a"]).await.len(), 1);
 }

@@ -1,8 +1,8 @@
-//! One screen that says how everything stands.
+//! `tenure status`: one screen for a namespace.
 
 use serde_json::{Value, json};
 
-use crate::crew::Crew;
+use crate::test_cluster::TestCluster;
 
 /// The kinds of warnings, in order.
 fn kinds(status: &Value) -> Vec<&str> {
@@ -10,9 +10,9 @@ fn kinds(status: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn an_empty_namespace_has_nothing_and_no_warnings() {
-    let crew = Crew::new().await;
-    let status = crew.machine.json(&["status"]).await;
+async fn empty_namespace_has_no_warnings() {
+    let cluster = TestCluster::new().await;
+    let status = cluster.sandbox.json(&["status"]).await;
     assert_eq!(
         status,
         json!({"schema": "tenure.status/v1", "backend": "file", "namespace": "tenure", "sessions": 0, "elections": [],
@@ -20,19 +20,19 @@ async fn an_empty_namespace_has_nothing_and_no_warnings() {
                "revision": status["revision"]})
     );
     assert_eq!(
-        crew.machine.ok(&["status"]).await,
+        cluster.sandbox.ok(&["status"]).await,
         "backend\tfile\nnamespace\ttenure\nsessions\t0\ntasks\t0; 0 unclaimed"
     );
 }
 
 #[tokio::test]
-async fn everything_that_is_there_is_counted_and_what_is_not_as_it_should_be_is_named() {
-    let crew = Crew::new().await;
-    let mut worker = crew.join("w").await;
-    crew.machine.ok(&["submit", "x", "--count", "3"]).await;
+async fn status_counts_objects_and_names_problems() {
+    let cluster = TestCluster::new().await;
+    let mut worker = cluster.join("w").await;
+    cluster.sandbox.ok(&["submit", "x", "--count", "3"]).await;
     worker.started(3).await;
-    crew.machine.ok(&["task", "pause", "x-1"]).await;
-    let status = crew.machine.json(&["status"]).await;
+    cluster.sandbox.ok(&["task", "pause", "x-1"]).await;
+    let status = cluster.sandbox.json(&["status"]).await;
     assert_eq!(
         status["tasks"],
         json!({"total": 3, "by_state": {"paused": 1, "runnable": 2}, "unclaimed": 0})
@@ -44,19 +44,19 @@ async fn everything_that_is_there_is_counted_and_what_is_not_as_it_should_be_is_
                "incarnation": node["incarnation"]})
     );
     assert!(status["sessions"].as_u64().unwrap() >= 1, "{status}");
-    assert_eq!(status["warnings"], json!([]), "all is well");
+    assert_eq!(status["warnings"], json!([]), "no warnings");
 
-    crew.machine.ok(&["node", "freeze", "w"]).await;
-    crew.machine.ok(&["submit", "idle"]).await;
-    crew.machine.ok(&["kv", "put", "/tenure/tasks/lost", "{}"]).await;
-    crew.machine.ok(&["kv", "put", "/tenure/tasks/lost/owner", r#"{"node":"ghost"}"#]).await;
-    crew.machine.ok(&["kv", "put", "/tenure/tasks/bad", "s3cret"]).await;
-    crew.machine.ok(&["kv", "put", "/tenure/nodes/odd", "s3cret"]).await;
-    crew.machine.ok(&["kv", "put", "/tenure/frozen/away", "{}"]).await;
+    cluster.sandbox.ok(&["node", "freeze", "w"]).await;
+    cluster.sandbox.ok(&["submit", "idle"]).await;
+    cluster.sandbox.ok(&["kv", "put", "/tenure/tasks/lost", "{}"]).await;
+    cluster.sandbox.ok(&["kv", "put", "/tenure/tasks/lost/owner", r#"{"node":"ghost"}"#]).await;
+    cluster.sandbox.ok(&["kv", "put", "/tenure/tasks/bad", "s3cret"]).await;
+    cluster.sandbox.ok(&["kv", "put", "/tenure/nodes/odd", "s3cret"]).await;
+    cluster.sandbox.ok(&["kv", "put", "/tenure/frozen/away", "{}"]).await;
     let mut lock =
-        crew.machine.start_with_open_stdin(&["lock", "deploy", "--", "sh", "-c", "echo held; read x"]);
+        cluster.sandbox.start_with_open_stdin(&["lock", "deploy", "--", "sh", "-c", "echo held; read x"]);
     assert_eq!(lock.line().await, "held");
-    let status = crew.machine.json(&["status"]).await;
+    let status = cluster.sandbox.json(&["status"]).await;
     assert_eq!(
         kinds(&status),
         [
@@ -68,27 +68,27 @@ async fn everything_that_is_there_is_counted_and_what_is_not_as_it_should_be_is_
             "unreadable_tasks"
         ]
     );
-    let said = |kind: &str| {
+    let message = |kind: &str| {
         let warnings = status["warnings"].as_array().unwrap();
         let found = warnings.iter().find(|warning| warning["kind"] == kind).unwrap();
         found["message"].as_str().unwrap().to_owned()
     };
     assert!(
-        said("unclaimed_tasks").contains("one task without an owner, while no node takes tasks: idle"),
+        message("unclaimed_tasks").contains("one task without an owner, while no node takes tasks: idle"),
         "{status}"
     );
-    assert!(said("absent_owner").contains("owned by node ghost, which is not there: lost"), "{status}");
-    assert!(said("unreadable_tasks").ends_with("bad"), "{status}");
+    assert!(message("absent_owner").contains("owned by node ghost, which is not there: lost"), "{status}");
+    assert!(message("unreadable_tasks").ends_with("bad"), "{status}");
     assert_eq!((&status["tasks"]["total"], &status["tasks"]["unclaimed"]), (&json!(6), &json!(1)));
     assert_eq!((&status["locks"][0]["name"], &status["locks"][0]["holders"]), (&json!("deploy"), &json!(1)));
     assert!(!status.to_string().contains("s3cret"), "{status}");
-    let text = crew.machine.ok(&["status"]).await;
+    let text = cluster.sandbox.ok(&["status"]).await;
     assert!(text.contains("node\tw: frozen, 3 tasks\n"), "{text}");
     assert!(
         text.contains("warning\tnode w is frozen and takes no new tasks (tenure node unfreeze w)"),
         "{text}"
     );
-    assert!(text.contains("lock\tdeploy: held by desk pid "), "{text}");
+    assert!(text.contains("lock\tdeploy: held by ops pid "), "{text}");
     lock.feed(b"end\n").await;
     lock.end().await;
     worker.end().await;

@@ -3,14 +3,14 @@
 use serde_json::Value;
 use tenure_fixture::Etcd;
 
-use crate::machine::{Machine, Ran};
+use crate::sandbox::{Ran, Sandbox};
 
 /// A failing command and its exit code.
 type Row<'a> = (&'a [&'a str], i32);
 
 /// No line is repeated, there is one error, and with `--json` every line is an object and the last one is the error.
-async fn assert_reported_once(machine: &Machine, (args, code): Row<'_>) {
-    let ran = machine.run(args).await;
+async fn assert_reported_once(sandbox: &Sandbox, (args, code): Row<'_>) {
+    let ran = sandbox.run(args).await;
     assert_eq!(ran.code, Some(code), "{args:?} {ran:?}");
     assert_eq!(ran.stderr.matches("error: ").count(), 1, "{args:?} {ran:?}");
     let mut lines: Vec<&str> = ran.stderr.lines().collect();
@@ -20,8 +20,8 @@ async fn assert_reported_once(machine: &Machine, (args, code): Row<'_>) {
     assert_eq!(lines.len(), count, "{args:?} repeats a line: {ran:?}");
     assert_message_once(args, &ran);
 
-    // A flag after `--` belongs to the command that is run, so it stands first.
-    let ran = machine.run(&[&["--json"], args].concat()).await;
+    // A flag after `--` belongs to the wrapped command, so `--json` comes first.
+    let ran = sandbox.run(&[&["--json"], args].concat()).await;
     assert_eq!(ran.code, Some(code), "{args:?} {ran:?}");
     let objects: Vec<Value> = ran
         .stderr
@@ -48,10 +48,9 @@ fn assert_message_once(args: &[&str], ran: &Ran) {
 
 #[tokio::test]
 async fn failure_without_a_store_is_reported_once() {
-    let machine = Machine::new().with("PATH", "/usr/bin:/bin");
-    let nowhere = format!("file://{}", machine.path("typo/deep/store.db"));
-    let broken =
-        format!("file://{}", machine.file("broken/store.db", "this is no database, but a text of its own"));
+    let sandbox = Sandbox::new().with("PATH", "/usr/bin:/bin");
+    let nowhere = format!("file://{}", sandbox.path("typo/deep/store.db"));
+    let broken = format!("file://{}", sandbox.file("broken/store.db", "this is no database, but some text"));
     let rows: &[Row<'_>] = &[
         // Arguments.
         (&["nonsense"], 2),
@@ -88,15 +87,15 @@ async fn failure_without_a_store_is_reported_once() {
         (&["--endpoints", "127.0.0.1:1,127.0.0.1:2", "events"], 5),
     ];
     for &row in rows {
-        assert_reported_once(&machine, row).await;
+        assert_reported_once(&sandbox, row).await;
     }
 }
 
-async fn failure_on_a_store_is_reported_once(machine: Machine) {
-    let machine = machine.with("PATH", "/usr/bin:/bin");
-    machine.ok(&["kv", "put", "/tenure/a", "1"]).await;
-    machine.ok(&["submit", "there"]).await;
-    let mut held = machine.start(&["lock", "held", "--", "sh", "-c", "echo up; exec sleep 60"]);
+async fn failure_is_reported_once(sandbox: Sandbox) {
+    let sandbox = sandbox.with("PATH", "/usr/bin:/bin");
+    sandbox.ok(&["kv", "put", "/tenure/a", "1"]).await;
+    sandbox.ok(&["submit", "there"]).await;
+    let mut held = sandbox.start(&["lock", "held", "--", "sh", "-c", "echo up; exec sleep 60"]);
     assert_eq!(held.line().await, "up");
     let rows: &[Row<'_>] = &[
         (&["kv", "get", "/tenure/none"], 3),
@@ -120,32 +119,32 @@ async fn failure_on_a_store_is_reported_once(machine: Machine) {
         (&["lease", "revoke", "1f", "--yes"], 3),
     ];
     for &row in rows {
-        assert_reported_once(&machine, row).await;
+        assert_reported_once(&sandbox, row).await;
     }
     held.interrupt();
     held.end().await;
 }
 
 #[tokio::test]
-async fn failure_on_a_file_is_reported_once() {
-    failure_on_a_store_is_reported_once(Machine::new()).await;
+async fn failure_is_reported_once_on_file() {
+    failure_is_reported_once(Sandbox::new()).await;
 }
 
 #[tokio::test]
-async fn failure_on_etcd_is_reported_once() {
+async fn failure_is_reported_once_on_etcd() {
     let etcd = Etcd::start();
-    failure_on_a_store_is_reported_once(Machine::new().with("TENURE_ENDPOINTS", etcd.endpoints())).await;
+    failure_is_reported_once(Sandbox::new().with("TENURE_ENDPOINTS", etcd.endpoints())).await;
 }
 
 #[tokio::test]
 async fn denied_access_is_reported_once_on_etcd() {
     let etcd = crate::least_privilege::guarded();
     let of = |user: &str| {
-        let machine = Machine::without_user().with("TENURE_ENDPOINTS", etcd.endpoints());
-        machine.with("PATH", "/usr/bin:/bin").with("ETCDCTL_USER", user)
+        let sandbox = Sandbox::without_user().with("TENURE_ENDPOINTS", etcd.endpoints());
+        sandbox.with("PATH", "/usr/bin:/bin").with("ETCDCTL_USER", user)
     };
     let (eve, wrong) = (of("eve:eve"), of("ann:canary"));
-    for machine in [&eve, &wrong] {
+    for sandbox in [&eve, &wrong] {
         for row in [
             (&["status"][..], 6),
             (&["events"], 6),
@@ -162,15 +161,15 @@ async fn denied_access_is_reported_once_on_etcd() {
             (&["register", "web/1=x", "--", "true"], 125),
             (&["worker", "--node", "n", "--exec", "true"], 6),
         ] {
-            assert_reported_once(machine, row).await;
+            assert_reported_once(sandbox, row).await;
         }
     }
 }
 
-/// `tenure -q lock` was refused: the flag was one of `lock`, `elect`, `once` and `worker`.
+/// `tenure -q lock` was once refused, because only `lock`, `elect`, `once` and `worker` had the flag.
 #[tokio::test]
-async fn quiet_and_json_are_accepted_before_and_after_the_verb() {
-    let machine = Machine::new().with("PATH", "/usr/bin:/bin");
+async fn quiet_and_json_work_around_the_verb() {
+    let sandbox = Sandbox::new().with("PATH", "/usr/bin:/bin");
     for args in [
         &["-q", "lock", "a", "--", "true"][..],
         &["--quiet", "lock", "a", "--", "true"],
@@ -183,10 +182,10 @@ async fn quiet_and_json_are_accepted_before_and_after_the_verb() {
         &["-q", "--json", "locks", "ls"],
         &["locks", "--json", "-q", "ls"],
     ] {
-        let ran = machine.run(args).await;
+        let ran = sandbox.run(args).await;
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{args:?} {ran:?}");
     }
-    // After `--` it belongs to the command.
-    let ran = machine.run(&["lock", "a", "--", "echo", "-q"]).await;
+    // After `--` the flag belongs to the command.
+    let ran = sandbox.run(&["lock", "a", "--", "echo", "-q"]).await;
     assert_eq!(ran.stdout, "-q\n", "{ran:?}");
 }

@@ -1,6 +1,6 @@
-//! Commands under supervision, with deadlines from the command line: what happens to them and to everything they start.
+//! Commands under supervision, with deadlines from the command line: what happens to them and to their descendants.
 //!
-//! Every script ends by itself within half a minute, so that a failing test leaves nothing behind either.
+//! Every script ends within half a minute, so a failing test leaves no process.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -9,21 +9,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tokio::process::Command;
 
-use crate::machine::{Machine, PATIENCE, Running, binary};
+use crate::sandbox::{RUN_DEADLINE, Running, Sandbox, binary};
 
-/// Far less than the scripts' own half minute, and far more than anything here takes.
+/// Far less than the half minute after which every script ends, and far more than any step here takes.
 const SOON: Duration = Duration::from_secs(10);
 
-fn machine() -> Machine {
-    Machine::new().with("PATH", "/usr/bin:/bin")
+fn sandbox() -> Sandbox {
+    Sandbox::new().with("PATH", "/usr/bin:/bin")
 }
 
 /// Starts a script of sh under supervision.
-fn start(machine: &Machine, flags: &[&str], script: &str) -> Running {
-    machine.start(&[&["internal", "supervise"], flags, &["--", "sh", "-c", script]].concat())
+fn start(sandbox: &Sandbox, flags: &[&str], script: &str) -> Running {
+    sandbox.start(&[&["internal", "supervise"], flags, &["--", "sh", "-c", script]].concat())
 }
 
-/// Waits until a process of whoever is gone.
+/// Waits until a process has ended; it need not be a child.
 pub(crate) async fn gone(pid: &str) {
     let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
     let waiting = tokio::task::spawn_blocking(move || {
@@ -52,46 +52,46 @@ fn sentinel_of(running: &Running) -> Pid {
 }
 
 #[tokio::test]
-async fn the_exit_code_is_the_commands_own() {
-    let machine = machine();
+async fn exit_code_is_passed_on() {
+    let sandbox = sandbox();
     for (script, code) in
         [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)]
     {
-        let ran = machine.run(&["internal", "supervise", "--", "sh", "-c", script]).await;
+        let ran = sandbox.run(&["internal", "supervise", "--", "sh", "-c", script]).await;
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(code), ""), "{script}");
     }
 }
 
 #[tokio::test]
-async fn stdin_and_arguments_arrive_as_they_are() {
-    let machine = machine();
+async fn stdin_and_arguments_arrive_unchanged() {
+    let sandbox = sandbox();
     let input: Vec<u8> = (0..=255).cycle().take(100_000).map(|byte: u8| byte.max(1) & 0x7f).collect();
-    let ran = machine.run_with(&["internal", "supervise", "--", "cat"], &input).await;
+    let ran = sandbox.run_with(&["internal", "supervise", "--", "cat"], &input).await;
     assert_eq!((ran.code, ran.stdout.as_bytes()), (Some(0), &input[..]));
     let args = ["internal", "supervise", "--", "printf", "%s|", "a b", "", "--json", "--", "*", "-v"];
-    assert_eq!(machine.ok(&args).await, "a b||--json|--|*|-v|");
+    assert_eq!(sandbox.ok(&args).await, "a b||--json|--|*|-v|");
 }
 
 #[tokio::test]
-async fn a_script_without_an_interpreter_line_runs_and_a_missing_interpreter_is_told() {
+async fn plain_script_runs_missing_interpreter_is_reported() {
     use std::os::unix::fs::PermissionsExt;
-    let machine = machine();
+    let sandbox = sandbox();
     let place = |name: &str, text: &str| {
-        let path = machine.file(name, text);
+        let path = sandbox.file(name, text);
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
         path
     };
     let plain = place("plain", "exit 5\n");
-    assert_eq!(machine.run(&["internal", "supervise", "--", &plain]).await.code, Some(5));
+    assert_eq!(sandbox.run(&["internal", "supervise", "--", &plain]).await.code, Some(5));
     let broken = place("broken", "#!/nowhere/interpreter\n");
-    let ran = machine.run(&["internal", "supervise", "--", &broken]).await;
+    let ran = sandbox.run(&["internal", "supervise", "--", &broken]).await;
     assert_eq!(ran.code, Some(127), "{ran:?}");
     assert!(ran.stderr.contains("interpreter"), "{ran:?}");
 }
 
 #[tokio::test]
-async fn signals_are_passed_on_to_the_whole_group() {
-    let machine = machine();
+async fn signals_reach_the_whole_group() {
+    let sandbox = sandbox();
     for (signal, name) in [
         (Signal::TERM, "TERM"),
         (Signal::INT, "INT"),
@@ -102,7 +102,7 @@ async fn signals_are_passed_on_to_the_whole_group() {
         (Signal::WINCH, "WINCH"),
     ] {
         let script = format!("trap 'echo got {name}; kill -9 $!; exit 9' {name}; sleep 25 & echo up; wait");
-        let mut running = start(&machine, &[], &script);
+        let mut running = start(&sandbox, &[], &script);
         assert_eq!(running.line().await, "up");
         running.signal(signal);
         assert_eq!(running.line().await, format!("got {name}"));
@@ -111,7 +111,7 @@ async fn signals_are_passed_on_to_the_whole_group() {
 }
 
 #[tokio::test]
-async fn a_signal_that_was_ignored_at_our_start_stays_ignored() {
+async fn ignored_signal_stays_ignored() {
     let tenure = binary();
     let script = format!(
         "trap '' HUP; exec {tenure} internal supervise -- sh -c 'kill -HUP $$; echo alive; read x; exit 6'"
@@ -119,7 +119,7 @@ async fn a_signal_that_was_ignored_at_our_start_stays_ignored() {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &script]).env_clear().env("PATH", "/usr/bin:/bin").kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = Machine::run_on(command);
+    let mut running = Sandbox::run_on(command);
     assert_eq!(running.line().await, "alive");
     running.signal(Signal::HUP);
     running.feed(b"x\n").await;
@@ -127,10 +127,10 @@ async fn a_signal_that_was_ignored_at_our_start_stays_ignored() {
 }
 
 #[tokio::test]
-async fn a_second_ctrl_c_kills() {
-    let machine = machine();
+async fn second_ctrl_c_kills() {
+    let sandbox = sandbox();
     let script = "trap 'echo int' INT; echo up; while :; do sleep 25 & wait; done";
-    let mut running = start(&machine, &[], script);
+    let mut running = start(&sandbox, &[], script);
     assert_eq!(running.line().await, "up");
     running.interrupt();
     assert_eq!(running.line().await, "int");
@@ -139,61 +139,61 @@ async fn a_second_ctrl_c_kills() {
 }
 
 #[tokio::test]
-async fn the_grace_ends_what_does_not_end() {
-    let machine = machine();
-    let mut running = start(&machine, &["--grace", "300ms"], "trap '' TERM; echo up; sleep 25");
+async fn grace_ends_stubborn_command() {
+    let sandbox = sandbox();
+    let mut running = start(&sandbox, &["--grace", "300ms"], "trap '' TERM; echo up; sleep 25");
     assert_eq!(running.line().await, "up");
     running.signal(Signal::TERM);
     assert_eq!(running.end().await.0, Some(137));
     let mut running =
-        start(&machine, &["--grace", "300ms", "--stop-after", "1ms"], "trap '' TERM; echo up; sleep 25");
+        start(&sandbox, &["--grace", "300ms", "--stop-after", "1ms"], "trap '' TERM; echo up; sleep 25");
     running.silence(SOON).await;
     assert!(matches!(running.end().await.0, Some(137 | 143)), "before or after the trap");
 }
 
 #[tokio::test]
-async fn the_deadlines_stop_the_command_and_that_is_122() {
-    let machine = machine();
+async fn passed_deadline_stops_command_with_122() {
+    let sandbox = sandbox();
     for script in ["sleep 25", "trap '' TERM; sleep 25", "trap 'exit 0' TERM; sleep 25 & wait"] {
         let begin = Instant::now();
-        let mut running = start(&machine, &["--term-after", "400ms", "--kill-after", "800ms"], script);
+        let mut running = start(&sandbox, &["--term-after", "400ms", "--kill-after", "800ms"], script);
         running.silence(SOON).await;
         assert_eq!(running.end().await.0, Some(122), "{script}");
         assert!(begin.elapsed() >= Duration::from_millis(400), "{script}");
     }
-    let mut running = start(&machine, &["--lose-after", "100ms"], "trap '' TERM; sleep 25");
+    let mut running = start(&sandbox, &["--lose-after", "100ms"], "trap '' TERM; sleep 25");
     running.silence(SOON).await;
     assert_eq!(running.end().await.0, Some(122));
 }
 
 #[tokio::test]
-async fn renewed_in_time_it_runs_past_every_single_deadline() {
-    let machine = machine();
+async fn renewed_command_outlives_every_deadline() {
+    let sandbox = sandbox();
     let flags = ["--term-after", "2s", "--kill-after", "3s", "--renew-every", "100ms"];
-    let running = start(&machine, &flags, "sleep 4; exit 3");
+    let running = start(&sandbox, &flags, "sleep 4; exit 3");
     assert_eq!(running.end().await.0, Some(3));
 }
 
 #[tokio::test]
-async fn killed_with_9_we_leave_nobody_behind() {
-    let machine = machine();
+async fn killed_supervisor_leaves_no_process() {
+    let sandbox = sandbox();
     let script = "sleep 25 & sh -c 'sleep 25 & trap \"\" TERM HUP; wait' & echo up; wait";
-    let mut running = start(&machine, &[], script);
+    let mut running = start(&sandbox, &[], script);
     assert_eq!(running.line().await, "up");
     running.signal(Signal::KILL);
     running.silence(SOON).await;
 }
 
-/// The window between starting the command and telling the sentinel: whenever we are killed, nobody stays.
+/// Covers the window between starting the command and sending its pid to the sentinel.
 #[tokio::test]
-async fn killed_at_any_moment_of_the_start_we_leave_nobody_behind() {
-    let machine = machine();
+async fn supervisor_killed_while_starting_leaves_no_process() {
+    let sandbox = sandbox();
     let begin = Instant::now();
-    assert_eq!(machine.run(&["internal", "supervise", "--", "true"]).await.code, Some(0));
+    assert_eq!(sandbox.run(&["internal", "supervise", "--", "true"]).await.code, Some(0));
     let whole = begin.elapsed();
     for step in 0..60 {
-        let mut running = start(&machine, &[], "sleep 25 & sleep 25");
-        // Spread over a whole run and a little more.
+        let mut running = start(&sandbox, &[], "sleep 25 & sleep 25");
+        // The kills are spread over a whole run and a little more.
         tokio::time::sleep(whole * step / 50).await;
         running.signal(Signal::KILL);
         running.silence(SOON).await;
@@ -201,24 +201,24 @@ async fn killed_at_any_moment_of_the_start_we_leave_nobody_behind() {
 }
 
 #[tokio::test]
-async fn stopped_past_the_end_the_sentinel_kills_for_us() {
-    let machine = machine();
+async fn sentinel_kills_for_stopped_supervisor() {
+    let sandbox = sandbox();
     let flags = ["--term-after", "2s", "--kill-after", "3s", "--renew-every", "100ms"];
-    let mut running = start(&machine, &flags, "trap '' TERM; sleep 25 & echo $!; echo $$; wait");
+    let mut running = start(&sandbox, &flags, "trap '' TERM; sleep 25 & echo $!; echo $$; wait");
     let (grandchild, child) = (running.line().await, running.line().await);
     let begin = Instant::now();
     running.signal(Signal::STOP);
     gone(&grandchild).await;
     gone(&child).await;
-    assert!(begin.elapsed() > Duration::from_secs(2), "not before the end: {:?}", begin.elapsed());
+    assert!(begin.elapsed() > Duration::from_secs(2), "not before the deadline: {:?}", begin.elapsed());
     running.signal(Signal::CONT);
     assert_eq!(running.end().await.0, Some(122));
 }
 
 #[tokio::test]
-async fn a_sentinel_is_deaf_to_polite_signals_and_replaced_when_it_is_killed() {
-    let machine = machine();
-    let mut running = start(&machine, &[], "echo up; sleep 25 & wait");
+async fn killed_sentinel_is_replaced() {
+    let sandbox = sandbox();
+    let mut running = start(&sandbox, &[], "echo up; sleep 25 & wait");
     assert_eq!(running.line().await, "up");
     let first = sentinel_of(&running);
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
@@ -231,12 +231,12 @@ async fn a_sentinel_is_deaf_to_polite_signals_and_replaced_when_it_is_killed() {
     running.silence(SOON).await;
 }
 
-/// Its pipe holds deadlines that have passed, and newer ones behind them: several kilobytes, more than one read takes.
+/// The pipe of a stopped sentinel holds deadlines that have passed, and newer ones behind them: more bytes than one read returns.
 #[tokio::test]
 async fn continued_sentinel_leaves_a_renewed_command_alone() {
-    let machine = machine();
+    let sandbox = sandbox();
     let flags = ["--term-after", "2s", "--kill-after", "3s", "--renew-every", "10ms"];
-    let mut running = start(&machine, &flags, "trap 'exit 5' TERM; sleep 25 & echo up; wait");
+    let mut running = start(&sandbox, &flags, "trap 'exit 5' TERM; sleep 25 & echo up; wait");
     assert_eq!(running.line().await, "up");
     let sentinel = sentinel_of(&running);
     kill_process(sentinel, Signal::STOP).unwrap();
@@ -250,9 +250,9 @@ async fn continued_sentinel_leaves_a_renewed_command_alone() {
 }
 
 #[tokio::test]
-async fn a_sentinel_that_somebody_stopped_does_not_keep_us() {
-    let machine = machine();
-    let mut running = start(&machine, &[], "trap 'exit 5' TERM; sleep 25 & echo up; wait");
+async fn stopped_sentinel_delays_nothing() {
+    let sandbox = sandbox();
+    let mut running = start(&sandbox, &[], "trap 'exit 5' TERM; sleep 25 & echo up; wait");
     assert_eq!(running.line().await, "up");
     kill_process(sentinel_of(&running), Signal::STOP).unwrap();
     running.signal(Signal::TERM);
@@ -260,38 +260,38 @@ async fn a_sentinel_that_somebody_stopped_does_not_keep_us() {
 }
 
 #[tokio::test]
-async fn what_the_command_leaves_running_is_named_and_waited_for() {
-    let machine = machine();
-    let fifo = machine.path("fifo");
+async fn remaining_process_is_named_and_awaited() {
+    let sandbox = sandbox();
+    let fifo = sandbox.path("fifo");
     let script = format!("mkfifo {fifo}; timeout --foreground 25 cat {fifo} & echo $!; exit 3");
-    let mut running = start(&machine, &[], &script);
+    let mut running = start(&sandbox, &[], &script);
     let left = running.line().await;
     let named = running.hear("waiting for what it left running").await;
     assert!(named.contains(&format!("{left} (")), "{named}");
     let feeding = tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap());
     assert_eq!(running.end().await.0, Some(3));
-    tokio::time::timeout(PATIENCE, feeding).await.unwrap().unwrap();
+    tokio::time::timeout(RUN_DEADLINE, feeding).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn signals_still_reach_what_the_command_left_running() {
-    let machine = machine();
-    let mut running = start(&machine, &[], "sleep 25 & exit 3");
+async fn signals_reach_remaining_processes() {
+    let sandbox = sandbox();
+    let mut running = start(&sandbox, &[], "sleep 25 & exit 3");
     running.hear("waiting for what it left running").await;
     running.signal(Signal::TERM);
     assert_eq!(running.end().await.0, Some(3));
 }
 
-/// Each leaves the command's process group; the last one is adopted by the reaper, and the command ends before it.
-/// Each prints a line once it runs outside the group.
+/// Each leaves the command's process group and prints a line once it runs outside. The reaper adopts the last one, and the command ends
+/// before it.
 const ESCAPES: [&str; 3] = ["timeout 25 $job", "setsid $job & wait", "(setsid $job &); exit 3"];
 
 #[tokio::test]
-async fn stop_reaches_what_left_the_process_group() {
-    let machine = machine();
+async fn stop_reaches_processes_outside_the_group() {
+    let sandbox = sandbox();
     for escape in ESCAPES {
         let script = escape.replace("$job", "sh -c 'echo up; exec sleep 25'");
-        let mut running = start(&machine, &["--grace", "20s"], &script);
+        let mut running = start(&sandbox, &["--grace", "20s"], &script);
         assert_eq!(running.line().await, "up");
         running.signal(Signal::TERM);
         running.silence(SOON).await;
@@ -300,12 +300,12 @@ async fn stop_reaches_what_left_the_process_group() {
 }
 
 #[tokio::test]
-async fn daemon_of_the_command_is_named_and_waited_for() {
-    let machine = machine();
-    let mut running = start(&machine, &[], "(setsid sleep 25 &); exit 3");
+async fn daemon_of_command_is_named_and_awaited() {
+    let sandbox = sandbox();
+    let mut running = start(&sandbox, &[], "(setsid sleep 25 &); exit 3");
     let named = running.hear("waiting for what it left running").await;
-    // It may be listed before it has become `sleep`.
-    assert!(named.contains("(sleep)") || named.contains("(setsid)"), "{named}");
+    // The process may be listed before it has executed `setsid` or `sleep`.
+    assert!(["(sh)", "(setsid)", "(sleep)"].iter().any(|name| named.contains(name)), "{named}");
     running.signal(Signal::TERM);
     running.silence(SOON).await;
     assert_eq!(running.end().await.0, Some(3));
@@ -313,10 +313,10 @@ async fn daemon_of_the_command_is_named_and_waited_for() {
 
 /// The reaper adopts and reaps: a command that starts many daemons leaves no zombies while it runs.
 #[tokio::test]
-async fn orphans_that_ended_are_reaped_while_the_command_runs() {
-    let machine = machine();
+async fn ended_orphans_are_reaped_early() {
+    let sandbox = sandbox();
     let script = "for i in 1 2 3 4 5; do (setsid true &); done; echo up; read x";
-    let mut running = machine.start_with_open_stdin(&["internal", "supervise", "--", "sh", "-c", script]);
+    let mut running = sandbox.start_with_open_stdin(&["internal", "supervise", "--", "sh", "-c", script]);
     assert_eq!(running.line().await, "up");
     let reaper = helpers_of(&running, "reap")[0].as_raw_nonzero();
     let children = || std::fs::read_to_string(format!("/proc/{reaper}/task/{reaper}/children")).unwrap();
@@ -329,11 +329,11 @@ async fn orphans_that_ended_are_reaped_while_the_command_runs() {
     assert_eq!(running.end().await.0, Some(0));
 }
 
-/// A reaper that an operator kills takes its command with it: without it the tree could not be followed.
+/// A killed reaper ends its command, because without it the process tree cannot be followed.
 #[tokio::test]
 async fn killed_reaper_ends_the_command() {
-    let machine = machine();
-    let mut running = start(&machine, &[], "echo up; sleep 25 & wait");
+    let sandbox = sandbox();
+    let mut running = start(&sandbox, &[], "echo up; sleep 25 & wait");
     assert_eq!(running.line().await, "up");
     kill_process(helpers_of(&running, "reap")[0], Signal::KILL).unwrap();
     running.silence(SOON).await;

@@ -1,4 +1,4 @@
-//! Commands on a terminal: who has it, and who gets it back.
+//! Commands on a terminal: which process group owns it, and which one gets it back.
 //!
 //! `setsid --ctty` makes the terminal the controlling one of a session, as a login does.
 
@@ -13,9 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use tokio::process::{Child, Command};
 
-use crate::machine::{Machine, PATIENCE, binary};
+use crate::sandbox::{RUN_DEADLINE, Sandbox, binary};
 
-/// A session of its own on a terminal of its own.
+/// A login-like session on a pseudo terminal.
 struct Session {
     shell: Child,
     leader: Option<String>,
@@ -25,8 +25,8 @@ struct Session {
 }
 
 impl Session {
-    /// Runs a script of the shell.
-    fn run(machine: &Machine, script: &str) -> Session {
+    /// Runs a shell script.
+    fn run(sandbox: &Sandbox, script: &str) -> Session {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -34,26 +34,26 @@ impl Session {
         let slave: OwnedFd = File::options().read(true).write(true).open(name).unwrap().into();
         let mut command = Command::new("setsid");
         command.args(["--ctty", "sh", "-c", script]).env_clear().kill_on_drop(true);
-        command.env("PATH", "/usr/bin:/bin").env("HOME", machine.path(""));
+        command.env("PATH", "/usr/bin:/bin").env("HOME", sandbox.path(""));
         command.env("TENURE", binary());
         let clone = || Stdio::from(slave.try_clone().unwrap());
         let shell = command.stdin(clone()).stdout(clone()).stderr(clone()).spawn().unwrap();
         let leader = shell.id().map(|pid| pid.to_string());
         let keys = File::from(master);
         let mut screen = keys.try_clone().unwrap();
-        let (tell, shown) = mpsc::channel();
+        let (sender, shown) = mpsc::channel();
         std::thread::spawn(move || {
             let mut bytes = [0; 1_024];
-            // A terminal whose last user left ends with an error.
+            // After the last writer has closed the terminal, its reader gets an error.
             while let Ok(len) = screen.read(&mut bytes)
                 && len > 0
-                && tell.send(bytes[..len].to_vec()).is_ok()
+                && sender.send(bytes[..len].to_vec()).is_ok()
             {}
         });
         Session { shell, leader, keys, shown, text: String::new() }
     }
 
-    /// Waits until the terminal shows something, and forgets it; gives what came before it.
+    /// Waits until the terminal shows this text and consumes it; returns the text before it.
     fn see(&mut self, wanted: &str) -> String {
         while !self.text.contains(wanted) {
             let bytes = self.shown.recv_timeout(Duration::from_secs(30));
@@ -71,12 +71,12 @@ impl Session {
     }
 
     async fn end(mut self) {
-        let status = tokio::time::timeout(PATIENCE, self.shell.wait()).await.unwrap().unwrap();
+        let status = tokio::time::timeout(RUN_DEADLINE, self.shell.wait()).await.unwrap().unwrap();
         assert!(status.success(), "{status}");
     }
 }
 
-/// A shell with job control gives every job a group of its own, so what is left after a failure is found by its session.
+/// A shell with job control gives every job a group of its own, so a failed test finds its remaining processes by their session.
 impl Drop for Session {
     fn drop(&mut self) {
         let Some(leader) = &self.leader else { return };
@@ -92,9 +92,9 @@ impl Drop for Session {
     }
 }
 
-/// Waits until a process has ended. Its parent may be stopped and not have taken notice.
+/// Waits until a process has ended. Its stopped parent may not have reaped it yet.
 async fn has_ended(pid: &str) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + RUN_DEADLINE;
     loop {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         if stat.rsplit_once(')').is_none_or(|(_, rest)| rest.starts_with(" Z")) {
@@ -106,12 +106,12 @@ async fn has_ended(pid: &str) {
 }
 
 #[tokio::test]
-async fn ctrl_c_reaches_the_command_and_the_terminal_comes_back() {
-    let machine = Machine::new();
+async fn ctrl_c_reaches_command_and_returns_terminal() {
+    let sandbox = Sandbox::new();
     let script = r#"
         $TENURE internal supervise -- sh -c 'read a; echo "heard=$a"; trap "exit 77" INT; echo up; while :; do read b; done'
         echo "code=$?"; read c; echo "shell=$c""#;
-    let mut session = Session::run(&machine, script);
+    let mut session = Session::run(&sandbox, script);
     session.press("one\n");
     session.see("heard=one");
     session.see("up");
@@ -123,12 +123,12 @@ async fn ctrl_c_reaches_the_command_and_the_terminal_comes_back() {
 }
 
 #[tokio::test]
-async fn a_command_that_cannot_be_run_gives_the_terminal_back_too() {
-    let machine = Machine::new();
-    machine.file("broken", "#!/nowhere/interpreter\n");
+async fn failed_start_returns_the_terminal() {
+    let sandbox = Sandbox::new();
+    sandbox.file("broken", "#!/nowhere/interpreter\n");
     let script = r#"chmod 755 $HOME/broken; $TENURE internal supervise -- $HOME/broken
         echo "code=$?"; read c; echo "shell=$c""#;
-    let mut session = Session::run(&machine, script);
+    let mut session = Session::run(&sandbox, script);
     session.see("code=127");
     session.press("two\n");
     session.see("shell=two");
@@ -136,12 +136,12 @@ async fn a_command_that_cannot_be_run_gives_the_terminal_back_too() {
 }
 
 #[tokio::test]
-async fn ctrl_z_stops_the_whole_job_and_fg_takes_it_up_again() {
-    let machine = Machine::new();
+async fn ctrl_z_stops_job_and_fg_resumes() {
+    let sandbox = Sandbox::new();
     let script = r#"set -m
         $TENURE internal supervise -- sh -c 'echo up; read a; echo "first=$a"; exit 4'
         echo "stopped=$?"; read b; echo "shell=$b"; fg >/dev/null; echo "code=$?""#;
-    let mut session = Session::run(&machine, script);
+    let mut session = Session::run(&sandbox, script);
     session.see("up");
     session.press("\x1a");
     session.see("stopped=");
@@ -153,18 +153,18 @@ async fn ctrl_z_stops_the_whole_job_and_fg_takes_it_up_again() {
     session.end().await;
 }
 
-/// The sentinel has ended the command of a job that was stopped for too long, and the job learns of that as the first thing when it goes on:
-/// before it looks at the clock. That is a loss, not a signal of somebody else's.
+/// The sentinel ends the command of a job that was stopped for too long. The continued supervisor sees that end before it reads its
+/// clock, and must report a loss, not a signal of another process.
 #[tokio::test]
-async fn fg_after_the_time_is_over_finds_the_lock_lost_and_a_candidate_stands_again() {
-    let machine = Machine::new();
+async fn fg_after_expiry_finds_lock_lost() {
+    let sandbox = Sandbox::new();
     for (wrapper, is_again) in [("lock a", false), ("elect a --one-term", false), ("elect a", true)] {
         let script = format!(
             r#"set -m
             $TENURE {wrapper} --ttl 2s -- sh -c 'echo "up=$$."; exec sleep 25'
             echo "stopped=$?"; read b; fg >/dev/null; echo "code=$?""#
         );
-        let mut session = Session::run(&machine, &script);
+        let mut session = Session::run(&sandbox, &script);
         session.see("up=");
         let pid = session.see(".");
         session.press("\x1a");
@@ -185,8 +185,8 @@ async fn fg_after_the_time_is_over_finds_the_lock_lost_and_a_candidate_stands_ag
 }
 
 #[tokio::test]
-async fn ctrl_c_reaches_a_command_under_a_lock_and_one_who_waits_for_it() {
-    let machine = Machine::new();
+async fn ctrl_c_reaches_lock_command_and_waiter() {
+    let sandbox = Sandbox::new();
     let script = r#"
         $TENURE lock a -- sh -c 'trap "exit 77" INT; echo up; while :; do read b; done'
         echo "code=$?"; trap : INT
@@ -194,7 +194,7 @@ async fn ctrl_c_reaches_a_command_under_a_lock_and_one_who_waits_for_it() {
         read x <$HOME/held
         $TENURE lock a -- true
         echo "waited=$?"; kill $!; read c; echo "shell=$c""#;
-    let mut session = Session::run(&machine, script);
+    let mut session = Session::run(&sandbox, script);
     session.see("up");
     session.press("\x03");
     session.see("code=77");
@@ -207,17 +207,17 @@ async fn ctrl_c_reaches_a_command_under_a_lock_and_one_who_waits_for_it() {
     session.end().await;
 }
 
-/// On a terminal a destructive verb asks, and only y confirms; a pipe cannot be asked.
+/// On a terminal a destructive verb requires a confirmation, and only y confirms; without a terminal it fails.
 #[tokio::test]
-async fn destructive_verb_asks_on_terminal() {
-    let machine = Machine::new();
+async fn destructive_verb_requires_confirmation_on_terminal() {
+    let sandbox = Sandbox::new();
     let script = r#"
         for n in 1 2; do $TENURE kv put /a/$n x >/dev/null; done
         for round in 1 2; do $TENURE kv del --prefix /a/; echo "code=$?"; done
         $TENURE lock a </dev/null >/dev/null & until $TENURE locks ls 2>&1 | grep -q pid; do :; done
         $TENURE locks break a; echo "code=$?"; wait $!; echo "lost=$?"
         $TENURE kv del --prefix /a/ </dev/null; echo "pipe=$?""#;
-    let mut session = Session::run(&machine, script);
+    let mut session = Session::run(&sandbox, script);
     session.see("delete 2 keys under '/a/'? [y/N]");
     session.press("\n");
     session.see("nothing was changed");
@@ -234,8 +234,8 @@ async fn destructive_verb_asks_on_terminal() {
 }
 
 #[tokio::test]
-async fn log_lines_are_coloured_only_where_colour_is_wanted() {
-    let machine = Machine::new();
+async fn log_colour_follows_flag_and_terminal() {
+    let sandbox = Sandbox::new();
     for (variable, flag, is_coloured) in [
         ("TERM=xterm", "--color=auto", true),
         ("TERM=dumb", "--color=always", true),
@@ -244,7 +244,7 @@ async fn log_lines_are_coloured_only_where_colour_is_wanted() {
         ("TERM=xterm", "--color=never", false),
     ] {
         let script = format!("{variable} $TENURE {flag} -vv lock a -- true; echo ended=$?");
-        let mut session = Session::run(&machine, &script);
+        let mut session = Session::run(&sandbox, &script);
         let shown = session.see("ended=0");
         assert!(shown.contains("info:"), "{shown:?}");
         assert_eq!(shown.contains('\x1b'), is_coloured, "{variable} {flag} {shown:?}");
@@ -253,9 +253,9 @@ async fn log_lines_are_coloured_only_where_colour_is_wanted() {
 }
 
 #[tokio::test]
-async fn the_demo_draws_who_has_how_many_and_the_verdict_stays() {
-    let machine = Machine::new();
-    let mut session = Session::run(&machine, "exec \"$TENURE\" demo --tasks 60 --nodes 2");
+async fn demo_redraws_counts_and_keeps_result() {
+    let sandbox = Sandbox::new();
+    let mut session = Session::run(&sandbox, "exec \"$TENURE\" demo --tasks 60 --nodes 2");
     session.see("node-1       30 ");
     session.see("\u{1b}[2A");
     session.see(" killed\r\n");

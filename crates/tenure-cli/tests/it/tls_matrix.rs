@@ -7,9 +7,9 @@ use serde_json::Value;
 use tenure_fixture::Etcd;
 
 use crate::least_privilege::guarded;
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
 
-/// An authority, and what it signs.
+/// A certificate authority for tests.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -28,12 +28,12 @@ impl Authority {
     }
 }
 
-/// A server with this certificate; with an authority for clients, it requires one of them.
-fn server(machine: &Machine, file: &str, pair: (String, String), clients: Option<&Authority>) -> Etcd {
+/// An etcd with this certificate; with an authority for clients, it requires a client certificate.
+fn server(sandbox: &Sandbox, file: &str, pair: (String, String), clients: Option<&Authority>) -> Etcd {
     let tls = tenure_fixture::Tls {
-        cert: machine.file(&format!("{file}.pem"), pair.0).into(),
-        key: machine.file(&format!("{file}.key"), pair.1).into(),
-        client_ca: clients.map(|clients| machine.file(&format!("{file}.clients"), clients.0.pem()).into()),
+        cert: sandbox.file(&format!("{file}.pem"), pair.0).into(),
+        key: sandbox.file(&format!("{file}.key"), pair.1).into(),
+        client_ca: clients.map(|clients| sandbox.file(&format!("{file}.clients"), clients.0.pem()).into()),
     };
     Etcd::builder().tls(tls).start()
 }
@@ -42,7 +42,7 @@ fn address(scheme: &str, etcd: &Etcd) -> String {
     format!("{scheme}://{}", etcd.member(0).client_addr())
 }
 
-/// One row: how the store is named, and what must be reported.
+/// One row: the address of the store, and what must be reported.
 struct Row<'a> {
     name: &'a str,
     store: String,
@@ -55,21 +55,21 @@ struct Row<'a> {
 }
 
 #[tokio::test]
-async fn every_row_has_its_message_hint_and_exit_code() {
-    let machine = Machine::without_user().with("PATH", "/usr/bin:/bin");
+async fn each_failure_has_message_hint_and_code() {
+    let sandbox = Sandbox::without_user().with("PATH", "/usr/bin:/bin");
     let (ours, other) = (Authority::new(), Authority::new());
-    let (ca, wrong_ca) = (machine.file("ca.pem", ours.0.pem()), machine.file("wrong.pem", other.0.pem()));
+    let (ca, wrong_ca) = (sandbox.file("ca.pem", ours.0.pem()), sandbox.file("wrong.pem", other.0.pem()));
     let plain = Etcd::builder().without_auth().start();
-    let good = server(&machine, "good", ours.sign("127.0.0.1", 4000), None);
-    let named = server(&machine, "named", ours.sign("etcd.internal", 4000), None);
-    let expired = server(&machine, "expired", ours.sign("127.0.0.1", 2020), None);
-    let strict = server(&machine, "strict", ours.sign("127.0.0.1", 4000), Some(&ours));
+    let good = server(&sandbox, "good", ours.sign("127.0.0.1", 4000), None);
+    let named = server(&sandbox, "named", ours.sign("etcd.internal", 4000), None);
+    let expired = server(&sandbox, "expired", ours.sign("127.0.0.1", 2020), None);
+    let strict = server(&sandbox, "strict", ours.sign("127.0.0.1", 4000), Some(&ours));
     let (certificate, key) = ours.sign("ann", 4000);
-    let (certificate, key) = (machine.file("ann.pem", certificate), machine.file("ann.key", key));
+    let (certificate, key) = (sandbox.file("ann.pem", certificate), sandbox.file("ann.key", key));
     let auth = guarded();
-    let password = machine.file("password", "eve");
+    let password = sandbox.file("password", "eve");
 
-    // What each of the servers answers when it is named correctly.
+    // Each server works with the correct address and certificates.
     let trusted = ["--cacert", &ca];
     let identity = ["--cacert", &ca, "--cert", &certificate, "--key", &key];
     for (store, flags) in [
@@ -77,8 +77,8 @@ async fn every_row_has_its_message_hint_and_exit_code() {
         (address("etcds", &good), &trusted),
         (address("etcds", &strict), &identity),
     ] {
-        machine.ok(&[&["--store", &store, "kv", "put", "/tenure/a", "1"], flags].concat()).await;
-        let doctor = machine.json(&[&["--store", &store, "doctor"], flags].concat()).await;
+        sandbox.ok(&[&["--store", &store, "kv", "put", "/tenure/a", "1"], flags].concat()).await;
+        let doctor = sandbox.json(&[&["--store", &store, "doctor"], flags].concat()).await;
         assert_eq!(state(&doctor, "tls"), "ok", "{doctor}");
         assert_eq!(state(&doctor, "access"), "ok", "{doctor}");
     }
@@ -149,22 +149,22 @@ async fn every_row_has_its_message_hint_and_exit_code() {
         },
     ];
     for row in &rows {
-        check(&machine, row).await;
+        check(&sandbox, row).await;
     }
 }
 
-async fn check(machine: &Machine, row: &Row<'_>) {
+async fn check(sandbox: &Sandbox, row: &Row<'_>) {
     let name = row.name;
     let store = row.store.as_str();
     let run = async |args: &[&str]| {
         let args = [&["--store", store], args, &row.flags[..]].concat();
-        machine.run(&args).await
+        sandbox.run(&args).await
     };
     let ran = run(&["kv", "put", "/tenure/a", "1"]).await;
     assert_eq!(ran.code, Some(row.exit), "{name}: {ran:?}");
     assert!(ran.stderr.contains(row.message), "{name}: {ran:?}");
     assert!(ran.stderr.contains("hint: ") && ran.stderr.contains(row.hint), "{name}: {ran:?}");
-    assert!(!ran.stderr.contains("password"), "{name} is no question of a password: {ran:?}");
+    assert!(!ran.stderr.contains("password"), "{name} mentions a password: {ran:?}");
     assert_eq!(ran.stderr.matches("error:").count(), 1, "{name} is reported once: {ran:?}");
     // With --json every line of stderr is an object, and the last one is the same failure.
     let ran = run(&["kv", "put", "/tenure/a", "1", "--json", "-v"]).await;
@@ -175,14 +175,14 @@ async fn check(machine: &Machine, row: &Row<'_>) {
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{name} {error}: {line}"));
         assert!(object.is_object(), "{name}: {line}");
     }
-    // A wrapper that cannot start its command.
-    let marker = machine.path("marker");
+    // A wrapper does not start its command.
+    let marker = sandbox.path("marker");
     let lock = [&["--store", store], &row.flags[..], &["lock", "a", "--wait", "5s", "--", "touch", &marker]];
-    let ran = machine.run(&lock.concat()).await;
+    let ran = sandbox.run(&lock.concat()).await;
     assert_eq!(ran.code, Some(125), "{name}: {ran:?}");
     assert!(ran.stderr.contains(row.message), "{name}: {ran:?}");
     assert!(!std::path::Path::new(&marker).exists(), "{name}");
-    // The doctor names the same, at the right check, and no other check claims the opposite.
+    // The doctor reports the same failure at the right check, and the check occurs once.
     let ran = run(&["doctor", "--json"]).await;
     assert_eq!(ran.code, Some(row.exit), "{name}: {ran:?}");
     let doctor: Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -200,23 +200,23 @@ fn state<'a>(doctor: &'a Value, name: &str) -> &'a str {
     check.unwrap_or_else(|| panic!("no {name} in {doctor}"))["state"].as_str().unwrap()
 }
 
-/// The messages of the TLS library are jargon.
+/// The message once was the TLS library's `KeyMismatch`.
 #[tokio::test]
 async fn key_of_another_certificate_is_named() {
-    let machine = Machine::new();
+    let sandbox = Sandbox::new();
     let authority = Authority::new();
     let (certificate, _) = authority.sign("ann", 4000);
     let (_, key) = authority.sign("ben", 4000);
-    let (certificate, key) = (machine.file("ann.pem", certificate), machine.file("ben.key", key));
-    let ca = machine.file("ca.pem", authority.0.pem());
+    let (certificate, key) = (sandbox.file("ann.pem", certificate), sandbox.file("ben.key", key));
+    let ca = sandbox.file("ca.pem", authority.0.pem());
     let args = ["--store", "etcds://127.0.0.1:1", "--cacert", &ca, "--cert", &certificate, "--key", &key];
-    let ran = machine.run(&[&args[..], &["kv", "get", "/a"]].concat()).await;
+    let ran = sandbox.run(&[&args[..], &["kv", "get", "/a"]].concat()).await;
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.stderr.contains("certificate and its key do not belong together"), "{ran:?}");
     assert!(ran.stderr.contains("hint:") && !ran.stderr.contains("KeyMismatch"), "{ran:?}");
 }
 
-/// It was "frame with invalid size".
+/// The message once was "frame with invalid size".
 #[tokio::test]
 async fn redis_port_is_no_etcd() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -226,15 +226,15 @@ async fn redis_port_is_no_etcd() {
             std::thread::spawn(move || {
                 use std::io::{Read, Write};
                 let mut stream = stream;
-                // As a Redis does with the first line of HTTP/2. It closes after more of what it does not know.
+                // The reply of Redis to the first line of HTTP/2.
                 let _ = stream.read(&mut [0; 256]);
                 let _ = stream
                     .write_all(b"-ERR unknown command 'PRI', with args beginning with: '*' 'HTTP/2.0'\r\n");
             });
         }
     });
-    let machine = Machine::new().with("TENURE_ENDPOINTS", address);
-    let ran = machine.run(&["kv", "get", "/a"]).await;
+    let sandbox = Sandbox::new().with("TENURE_ENDPOINTS", address);
+    let ran = sandbox.run(&["kv", "get", "/a"]).await;
     assert_eq!(ran.code, Some(5), "{ran:?}");
     assert!(ran.stderr.contains("does not speak HTTP/2, is that an etcd?"), "{ran:?}");
     assert!(ran.stderr.contains("-ERR unknown command"), "{ran:?}");

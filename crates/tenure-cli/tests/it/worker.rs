@@ -1,78 +1,78 @@
-//! Tasks as child processes, as scripts see them: what they are given, what their end means, how they are stopped, and what is refused.
+//! `tenure worker`: tasks as child processes, their input, the meaning of their end, how they are stopped, and what is refused.
 //!
-//! Every script ends by itself within half a minute, so that a failing test leaves nothing behind either.
+//! Every script ends within half a minute, so a failing test leaves no process.
 
-mod ends;
+mod checkpoint;
 mod exclusion;
-mod progress;
+mod exit_codes;
+mod http;
 mod refused;
 mod retry;
-mod stops;
-mod watched;
+mod stopping;
 
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tenure_fixture::Etcd;
 
-use crate::machine::{Machine, PATIENCE, Running};
+use crate::sandbox::{RUN_DEADLINE, Running, Sandbox};
 
-/// Far less than the scripts' own half minute, and far more than anything here takes.
+/// Far less than the half minute after which every script ends, and far more than any step here takes.
 const SOON: Duration = Duration::from_secs(15);
 
-/// A machine whose temporary folder is its own: a worker that is killed leaves its checkpoint files there.
-fn machine() -> Machine {
-    let machine = Machine::new().with("PATH", "/usr/bin:/bin");
-    let temporary = machine.path("tmp");
+/// A sandbox with a temporary folder of its own, because a killed worker leaves its checkpoint files there.
+fn sandbox() -> Sandbox {
+    let sandbox = Sandbox::new().with("PATH", "/usr/bin:/bin");
+    let temporary = sandbox.path("tmp");
     std::fs::create_dir(&temporary).unwrap();
-    machine.with("TMPDIR", temporary)
+    sandbox.with("TMPDIR", temporary)
 }
 
-fn on_file() -> Machine {
-    let machine = machine();
-    let url = format!("file://{}", machine.path("worker.db"));
-    machine.with("TENURE_STORE", url)
+fn on_file() -> Sandbox {
+    let sandbox = sandbox();
+    let url = format!("file://{}", sandbox.path("worker.db"));
+    sandbox.with("TENURE_STORE", url)
 }
 
-fn on_etcd(etcd: &Etcd) -> Machine {
-    machine().with("TENURE_ENDPOINTS", etcd.endpoints())
+fn on_etcd(etcd: &Etcd) -> Sandbox {
+    sandbox().with("TENURE_ENDPOINTS", etcd.endpoints())
 }
 
-/// What must be so on a store file and on real etcd.
-async fn on_both(claim: impl AsyncFn(Machine)) {
+/// Checks a claim on a store file, then on real etcd.
+async fn on_both(claim: impl AsyncFn(Sandbox)) {
     claim(on_file()).await;
     let etcd = Etcd::start();
     claim(on_etcd(&etcd)).await;
 }
 
-/// A worker that takes tasks.
-async fn start(machine: &Machine, node: &str, script: &str, flags: &[&str]) -> Running {
+/// Starts a worker and waits until it claims tasks.
+async fn start(sandbox: &Sandbox, node: &str, script: &str, flags: &[&str]) -> Running {
     let ttl: &[&str] = if flags.contains(&"--ttl") { &[] } else { &["--ttl", "10s"] };
-    // The default is the number of cores, of which a test machine may have one.
+    // The default is the number of cores, of which a test host may have one.
     let capacity: &[&str] = if flags.contains(&"--capacity") { &[] } else { &["--capacity", "unlimited"] };
     let worker = ["worker", "--node", node, "--exec", script];
-    let mut running = machine.start(&[&worker, ttl, capacity, flags].concat());
+    let mut running = sandbox.start(&[&worker, ttl, capacity, flags].concat());
     running.hear("takes tasks").await;
     running
 }
 
-async fn shown(machine: &Machine, task: &str) -> Value {
-    machine.json(&["task", "show", task]).await
+async fn shown(sandbox: &Sandbox, task: &str) -> Value {
+    sandbox.json(&["task", "show", task]).await
 }
 
-/// Waits until a task is as it should be.
-async fn until(machine: &Machine, task: &str, is: impl Fn(&Value) -> bool) -> Value {
+/// Waits until the JSON of a task satisfies a condition.
+async fn until(sandbox: &Sandbox, task: &str, is: impl Fn(&Value) -> bool) -> Value {
     let begin = Instant::now();
     loop {
-        let shown = shown(machine, task).await;
+        let shown = shown(sandbox, task).await;
         if is(&shown) {
             return shown;
         }
-        assert!(begin.elapsed() < PATIENCE, "{shown}");
+        assert!(begin.elapsed() < RUN_DEADLINE, "{shown}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-async fn is(machine: &Machine, task: &str, state: &str) -> Value {
-    until(machine, task, |shown| shown["state"] == state).await
+async fn is(sandbox: &Sandbox, task: &str, state: &str) -> Value {
+    until(sandbox, task, |shown| shown["state"] == state).await
 }

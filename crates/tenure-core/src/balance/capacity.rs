@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::decision::{Parting, Reason, Verdict};
-use super::owned_tasks::Held;
-use super::worker_loads::Measure;
-use super::{Balancer, ClusterLoad, Offer};
+use super::decision::{ClaimDecision, DecisionReason, Release};
+use super::owned_tasks::OwnedTask;
+use super::worker_loads::LoadMetric;
+use super::{Balancer, Claimable, ClusterLoad};
 use crate::time::Moment;
 
 /// How many tasks are taken for one measurement. With one measurement a second, a node fills at sixteen tasks a second and overshoots by sixteen at most.
@@ -24,7 +24,7 @@ const NEXT_READING_IN: Duration = Duration::from_secs(1);
 
 /// How much of a resource is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Resource {
+pub struct ResourceUsage {
     /// This much.
     pub used: u64,
     /// Of this much.
@@ -33,7 +33,7 @@ pub struct Resource {
     pub read_at: Moment,
 }
 
-impl Resource {
+impl ResourceUsage {
     /// How much is used, in percent, rounded up. A resource of which there is nothing is used up.
     pub fn used_percent(&self) -> u64 {
         let used = u128::from(self.used) * 100;
@@ -95,34 +95,35 @@ impl Capacity {
 }
 
 impl Balancer for Capacity {
-    fn may_claim(&mut self, _: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
-        let Some(resource) = loads.resource else {
-            return Verdict::Wait { again_in: AGAIN_IN, why: Reason::NoReading };
+    fn claim(&mut self, _: &Claimable<'_>, cluster: &ClusterLoad<'_>) -> ClaimDecision {
+        let Some(resource) = cluster.resource else {
+            return ClaimDecision::Wait { retry_after: AGAIN_IN, reason: DecisionReason::NoReading };
         };
         let percent = resource.used_percent();
         if percent >= self.claim_below_percent {
-            let why = Reason::Used { percent, limit_percent: self.claim_below_percent };
-            return Verdict::Wait { again_in: AGAIN_IN, why };
+            let reason = DecisionReason::Used { percent, limit_percent: self.claim_below_percent };
+            return ClaimDecision::Wait { retry_after: AGAIN_IN, reason };
         }
         let before = self.taken.filter(|(read_at, _)| *read_at == resource.read_at).map_or(0, |(_, n)| n);
         if before >= TAKEN_PER_READING_MAX {
-            return Verdict::Wait { again_in: NEXT_READING_IN, why: Reason::Unmeasured };
+            return ClaimDecision::Wait { retry_after: NEXT_READING_IN, reason: DecisionReason::Unmeasured };
         }
         self.taken = Some((resource.read_at, before + 1));
-        Verdict::Take
+        ClaimDecision::Claim
     }
 
-    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
-        let Some(resource) = loads.resource else { return Vec::new() };
+    fn release(&mut self, cluster: &ClusterLoad<'_>) -> Vec<Release> {
+        let Some(resource) = cluster.resource else { return Vec::new() };
         let percent = resource.used_percent();
         if percent <= self.release_above_percent {
             return Vec::new();
         }
-        let why = Reason::Used { percent, limit_percent: self.release_above_percent };
-        let can_move =
-            |held: &Held| loads.willing.takers(loads.me, Measure::Tasks, held.class).next().is_some();
-        let newest = loads.own.newest().find(|(_, held)| can_move(held));
-        newest.map(|(task, _)| Parting { task: task.clone(), why }).into_iter().collect()
+        let reason = DecisionReason::Used { percent, limit_percent: self.release_above_percent };
+        let can_move = |held: &OwnedTask| {
+            cluster.workers.takers(cluster.me, LoadMetric::Tasks, held.class).next().is_some()
+        };
+        let newest = cluster.own.newest().find(|(_, held)| can_move(held));
+        newest.map(|(task, _)| Release { task: task.clone(), reason }).into_iter().collect()
     }
 
     fn name(&self) -> &'static str {

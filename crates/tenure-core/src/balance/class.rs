@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::worker_loads::Load;
-use crate::record::{TaskRecord, Wanted};
+use crate::record::{AcceptedTasks, TaskRecord};
 
 /// The most profiles that are told apart. Nodes with a further one count as if they accepted everything.
 const PROFILES_MAX: usize = 128;
@@ -48,13 +48,13 @@ impl Default for Class {
 /// What the nodes of a crowd accept.
 #[derive(Clone, Debug, Default)]
 pub struct Profiles {
-    slots: Vec<Slot>,
+    slots: Vec<ProfileSlot>,
     version: u64,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Slot {
-    wanted: Wanted,
+struct ProfileSlot {
+    wanted: AcceptedTasks,
     nodes: usize,
     /// How many of the nodes have a limit.
     limited: usize,
@@ -73,11 +73,11 @@ impl Profiles {
         Class(accepting.fold(0, |class, (number, _)| class | 1 << number))
     }
 
-    pub(super) fn wanted(&self, profile: Profile) -> &Wanted {
+    pub(super) fn wanted(&self, profile: Profile) -> &AcceptedTasks {
         &self.slots[usize::from(profile.0)].wanted
     }
 
-    pub(super) fn enter(&mut self, wanted: &Wanted, load: Load) -> Profile {
+    pub(super) fn enter(&mut self, wanted: &AcceptedTasks, load: Load) -> Profile {
         let known = self.slots.iter().position(|slot| slot.wanted == *wanted);
         let number = known.unwrap_or_else(|| self.assign(wanted));
         let slot = &mut self.slots[number];
@@ -86,15 +86,15 @@ impl Profiles {
         Profile(u8::try_from(number).expect("there are at most 128 profiles"))
     }
 
-    fn assign(&mut self, wanted: &Wanted) -> usize {
+    fn assign(&mut self, wanted: &AcceptedTasks) -> usize {
         self.version += 1;
         if self.slots.len() < PROFILES_MAX {
-            self.slots.push(Slot { wanted: wanted.clone(), ..Slot::default() });
+            self.slots.push(ProfileSlot { wanted: wanted.clone(), ..ProfileSlot::default() });
             return self.slots.len() - 1;
         }
         let unused = self.slots.iter().position(|slot| slot.nodes == 0);
         let number = unused.unwrap_or(PROFILES_MAX - 1);
-        let wanted = if unused.is_some() { wanted.clone() } else { Wanted::default() };
+        let wanted = if unused.is_some() { wanted.clone() } else { AcceptedTasks::default() };
         self.slots[number].wanted = wanted;
         number
     }
@@ -127,7 +127,7 @@ impl Profiles {
         self.of(class).any(|slot| slot.limited > 0)
     }
 
-    fn of(&self, class: Class) -> impl Iterator<Item = &Slot> {
+    fn of(&self, class: Class) -> impl Iterator<Item = &ProfileSlot> {
         let chosen = self.slots.iter().enumerate().filter(move |(number, _)| class.0 & (1 << number) != 0);
         chosen.map(|(_, slot)| slot)
     }

@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{ClusterLoad, Offer};
+use super::{Claimable, ClusterLoad};
 use crate::id::{NodeId, TaskId};
 use crate::time::Moment;
 
 /// How long a node remembers that it has released a task.
-pub const COOL_DOWN: Duration = Duration::from_secs(60);
+pub const COOLDOWN: Duration = Duration::from_secs(60);
 
 /// How long peers have a head start for a task that a node has released and that no node has owned since. Longer than a claim takes in a busy
 /// fleet; doubled, a task that its peers refuse would be idle for longer than two seconds.
@@ -20,13 +20,13 @@ pub const TAKE_BACK_AFTER: Duration = Duration::from_secs(1);
 /// Tasks that a node has given away, until it may take them again.
 #[derive(Clone, Debug, Default)]
 pub struct Cooldowns {
-    given: BTreeMap<TaskId, Given>,
+    given: BTreeMap<TaskId, CooldownEntry>,
     by_end: BTreeSet<(Moment, TaskId)>,
 }
 
 /// On whose account a task was released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Release {
+pub enum ReleasedBy {
     /// A balancer's or an operator's: any node may run it.
     Node,
     /// Its own, because its handler or its state refused: taken back immediately it would only be released again, in a loop.
@@ -38,9 +38,9 @@ pub enum Release {
 
 /// A task that was given away.
 #[derive(Clone, Debug)]
-struct Given {
+struct CooldownEntry {
     until: Moment,
-    release: Release,
+    release: ReleasedBy,
     /// Who was last seen to have it since.
     taker: Option<NodeId>,
 }
@@ -52,11 +52,11 @@ impl Cooldowns {
     }
 
     /// The node has given this task away. What is over is forgotten on the way.
-    pub fn note(&mut self, task: &TaskId, cool_down: Duration, release: Release, now: Moment) {
+    pub fn note(&mut self, task: &TaskId, cooldown: Duration, release: ReleasedBy, now: Moment) {
         self.forget_until(now);
         self.forget(task);
-        let until = now + cool_down;
-        self.given.insert(task.clone(), Given { until, release, taker: None });
+        let until = now + cooldown;
+        self.given.insert(task.clone(), CooldownEntry { until, release, taker: None });
         self.by_end.insert((until, task.clone()));
     }
 
@@ -80,20 +80,20 @@ impl Cooldowns {
     /// that released itself rests for the whole cool-down, unless all peers are gone.
     pub fn remaining(
         &self,
-        offer: &Offer<'_>,
+        offer: &Claimable<'_>,
         can_others: bool,
-        loads: &ClusterLoad<'_>,
+        cluster: &ClusterLoad<'_>,
     ) -> Option<Duration> {
         let given = self.given.get(offer.task)?;
-        let is_taker_gone = given.taker.as_ref().is_some_and(|taker| !loads.willing.contains(taker));
+        let is_taker_gone = given.taker.as_ref().is_some_and(|taker| !cluster.workers.contains(taker));
         let (is_free, most) = match given.release {
-            Release::Node => (!can_others, TAKE_BACK_AFTER.saturating_sub(offer.unowned_for)),
-            Release::Task { had_peers } => (had_peers && loads.willing.len() <= 1, Duration::MAX),
+            ReleasedBy::Node => (!can_others, TAKE_BACK_AFTER.saturating_sub(offer.unowned_for)),
+            ReleasedBy::Task { had_peers } => (had_peers && cluster.workers.len() <= 1, Duration::MAX),
         };
         if is_free || is_taker_gone {
             return None;
         }
-        let rest = given.until.remaining(loads.now).min(most);
+        let rest = given.until.remaining(cluster.now).min(most);
         (!rest.is_zero()).then_some(rest)
     }
 
@@ -139,88 +139,94 @@ mod tests {
     }
 
     /// What is left of the cool-down of task `a`.
-    fn remaining(cooling: &Cooldowns, others: &[&str], can_others: bool, ms: (u64, u64)) -> Option<Duration> {
+    fn remaining(
+        cooldowns: &Cooldowns,
+        others: &[&str],
+        can_others: bool,
+        ms: (u64, u64),
+    ) -> Option<Duration> {
         let (now_ms, unowned_ms) = ms;
         let (crowd, own, none, task) = (willing(others), OwnedTasks::new(), Demand::default(), task("a"));
         let (me, record) = (NodeId::parse("me").unwrap(), TaskRecord::default());
         let unowned_for = Duration::from_millis(unowned_ms);
         let (class, waited) = (Class::ANY, unowned_for);
-        let offer = Offer { task: &task, record: &record, weight: 1, class, rank: 0, unowned_for, waited };
-        let loads = ClusterLoad {
+        let offer =
+            Claimable { task: &task, record: &record, weight: 1, class, rank: 0, unowned_for, waited };
+        let cluster = ClusterLoad {
             me: &me,
-            willing: &crowd,
+            workers: &crowd,
             unowned: &none,
             claiming: &none,
             own: &own,
-            cooling,
+            cooldowns,
             resource: None,
-            is_giving: false,
+            is_releasing: false,
             now: Moment::from_ms(now_ms),
         };
-        cooling.remaining(&offer, can_others, &loads)
+        cooldowns.remaining(&offer, can_others, &cluster)
     }
 
     #[test]
     fn released_task_is_left_to_peers_for_a_second() {
-        let mut cooling = Cooldowns::new();
-        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
-        assert_eq!(remaining(&cooling, &["n"], true, (0, 0)), Some(TAKE_BACK_AFTER));
-        assert_eq!(remaining(&cooling, &["n"], true, (999, 999)), Some(Duration::from_millis(1)));
-        assert_eq!(remaining(&cooling, &["n"], true, (1_000, 1_000)), None, "no peer has taken it");
-        assert_eq!(remaining(&cooling, &["n"], true, (59_500, 0)), Some(Duration::from_millis(500)));
-        assert_eq!(remaining(&cooling, &["n"], true, (60_000, 0)), None);
+        let mut cooldowns = Cooldowns::new();
+        cooldowns.note(&task("a"), COOLDOWN, ReleasedBy::Node, Moment::from_ms(0));
+        assert_eq!(remaining(&cooldowns, &["n"], true, (0, 0)), Some(TAKE_BACK_AFTER));
+        assert_eq!(remaining(&cooldowns, &["n"], true, (999, 999)), Some(Duration::from_millis(1)));
+        assert_eq!(remaining(&cooldowns, &["n"], true, (1_000, 1_000)), None, "no peer has taken it");
+        assert_eq!(remaining(&cooldowns, &["n"], true, (59_500, 0)), Some(Duration::from_millis(500)));
+        assert_eq!(remaining(&cooldowns, &["n"], true, (60_000, 0)), None);
     }
 
     #[test]
     fn released_task_that_no_peer_can_take_is_taken_back() {
-        let mut cooling = Cooldowns::new();
-        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
-        assert_eq!(remaining(&cooling, &["n"], false, (0, 0)), None);
+        let mut cooldowns = Cooldowns::new();
+        cooldowns.note(&task("a"), COOLDOWN, ReleasedBy::Node, Moment::from_ms(0));
+        assert_eq!(remaining(&cooldowns, &["n"], false, (0, 0)), None);
     }
 
     #[test]
     fn task_that_released_itself_rests() {
-        let mut cooling = Cooldowns::new();
+        let mut cooldowns = Cooldowns::new();
         for (had_peers, others, expected) in
-            [(false, vec![], Some(COOL_DOWN)), (true, vec!["n"], Some(COOL_DOWN)), (true, vec![], None)]
+            [(false, vec![], Some(COOLDOWN)), (true, vec!["n"], Some(COOLDOWN)), (true, vec![], None)]
         {
-            cooling.note(&task("a"), COOL_DOWN, Release::Task { had_peers }, Moment::from_ms(0));
-            assert_eq!(remaining(&cooling, &others, !others.is_empty(), (0, 5_000)), expected);
+            cooldowns.note(&task("a"), COOLDOWN, ReleasedBy::Task { had_peers }, Moment::from_ms(0));
+            assert_eq!(remaining(&cooldowns, &others, !others.is_empty(), (0, 5_000)), expected);
         }
     }
 
     #[test]
     fn taken_task_returns_when_its_taker_is_gone() {
-        let mut cooling = Cooldowns::new();
-        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
-        cooling.note_taken(&task("a"), &NodeId::parse("n").unwrap());
+        let mut cooldowns = Cooldowns::new();
+        cooldowns.note(&task("a"), COOLDOWN, ReleasedBy::Node, Moment::from_ms(0));
+        cooldowns.note_taken(&task("a"), &NodeId::parse("n").unwrap());
         assert_eq!(
-            remaining(&cooling, &["n"], true, (0, 0)),
+            remaining(&cooldowns, &["n"], true, (0, 0)),
             Some(TAKE_BACK_AFTER),
             "it would go back and forth"
         );
-        assert_eq!(remaining(&cooling, &["other"], true, (0, 0)), None);
-        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
-        assert_eq!(remaining(&cooling, &["other"], true, (0, 0)), Some(TAKE_BACK_AFTER), "released again");
+        assert_eq!(remaining(&cooldowns, &["other"], true, (0, 0)), None);
+        cooldowns.note(&task("a"), COOLDOWN, ReleasedBy::Node, Moment::from_ms(0));
+        assert_eq!(remaining(&cooldowns, &["other"], true, (0, 0)), Some(TAKE_BACK_AFTER), "released again");
     }
 
     #[test]
     fn task_released_twice_counts_from_the_second_time() {
-        let mut cooling = Cooldowns::new();
-        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(0));
-        cooling.note(&task("a"), COOL_DOWN, Release::Node, Moment::from_ms(30_000));
-        assert!(remaining(&cooling, &["n"], true, (60_000, 0)).is_some());
-        cooling.forget(&task("a"));
-        assert_eq!(remaining(&cooling, &["n"], true, (30_000, 0)), None);
-        assert!(cooling.is_empty() && cooling.by_end.is_empty());
+        let mut cooldowns = Cooldowns::new();
+        cooldowns.note(&task("a"), COOLDOWN, ReleasedBy::Node, Moment::from_ms(0));
+        cooldowns.note(&task("a"), COOLDOWN, ReleasedBy::Node, Moment::from_ms(30_000));
+        assert!(remaining(&cooldowns, &["n"], true, (60_000, 0)).is_some());
+        cooldowns.forget(&task("a"));
+        assert_eq!(remaining(&cooldowns, &["n"], true, (30_000, 0)), None);
+        assert!(cooldowns.is_empty() && cooldowns.by_end.is_empty());
     }
 
     #[test]
     fn expired_entries_are_forgotten() {
-        let mut cooling = Cooldowns::new();
+        let mut cooldowns = Cooldowns::new();
         for n in 0..10_000_u64 {
-            cooling.note(&task(&format!("t{n}")), COOL_DOWN, Release::Node, Moment::from_ms(n * 1_000));
+            cooldowns.note(&task(&format!("t{n}")), COOLDOWN, ReleasedBy::Node, Moment::from_ms(n * 1_000));
         }
-        assert_eq!((cooling.len(), cooling.by_end.len()), (60, 60));
+        assert_eq!((cooldowns.len(), cooldowns.by_end.len()), (60, 60));
     }
 }

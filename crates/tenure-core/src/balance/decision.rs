@@ -1,92 +1,95 @@
-//! What a balancer says.
+//! The decisions of a balancer, with their reasons.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::id::{NodeId, TaskId};
 
-/// Whether a node takes a task.
+/// Whether a worker claims a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// It does.
-    Take,
-    /// Not now.
+pub enum ClaimDecision {
+    /// The worker claims it now.
+    Claim,
+    /// The worker does not claim it now.
     Wait {
-        /// When to ask again, if nobody has taken it by then.
-        again_in: Duration,
-        /// Why.
-        why: Reason,
+        /// After how long the worker asks the balancer again, if no worker has claimed the task by then.
+        retry_after: Duration,
+        /// Why the worker waits.
+        reason: DecisionReason,
     },
 }
 
-impl Verdict {
-    /// Not now, for a reason in words: for balancers of your own.
-    pub fn wait_secs(seconds: u64, why: impl Into<String>) -> Verdict {
-        Verdict::Wait { again_in: Duration::from_secs(seconds), why: Reason::Other(why.into()) }
+impl ClaimDecision {
+    /// Waits, for a reason in free text. For custom balancers.
+    pub fn wait_secs(seconds: u64, reason: impl Into<String>) -> ClaimDecision {
+        ClaimDecision::Wait {
+            retry_after: Duration::from_secs(seconds),
+            reason: DecisionReason::Other(reason.into()),
+        }
     }
 }
 
-/// A task that a node should give away.
+/// A task that a worker should release.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Parting {
+pub struct Release {
     /// The task.
     pub task: TaskId,
-    /// Why.
-    pub why: Reason,
+    /// Why the worker should release it.
+    pub reason: DecisionReason,
 }
 
-/// Why a node does not take a task, or gives one away.
+/// Why a worker does not claim a task, or releases one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Reason {
-    /// This node takes no tasks at all.
-    NotWilling,
-    /// This node gave it away a moment ago.
+pub enum DecisionReason {
+    /// This worker takes no tasks: it drains, is frozen, or shuts down.
+    TakesNoTasks,
+    /// This worker released the task recently.
     CoolingDown,
-    /// This node has its share, or others have less.
+    /// This worker owns its share, or its peers own less.
     Share {
-        /// What it has.
+        /// What this worker owns.
         own: u64,
-        /// What it should have at most.
+        /// The most that it should own.
         quota: u64,
-        /// How many nodes share.
+        /// How many workers share.
         nodes: usize,
     },
-    /// Another node is meant to have it.
+    /// Rendezvous hashing names another worker.
     Meant(NodeId),
-    /// Other nodes come first.
+    /// So many peers rank before this worker.
     Rank(usize),
     /// Too much of the resource is used.
     Used {
-        /// How much, in percent.
+        /// The part that is used, in percent.
         percent: u64,
-        /// How much may be.
+        /// The limit, in percent.
         limit_percent: u64,
     },
-    /// As many were taken as one measurement of the resource allows; it must be measured again.
+    /// The worker has claimed as many tasks as one measurement of the resource allows. The next claim needs a new measurement.
     Unmeasured,
-    /// Nobody measures the resource that this balancer goes by.
+    /// The resource that this balancer goes by is not measured.
     NoReading,
-    /// In somebody's words.
+    /// A reason in free text.
     Other(String),
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for DecisionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::NotWilling => f.write_str("this node takes no tasks"),
-            Reason::CoolingDown => f.write_str("this node has just given it away"),
-            Reason::Share { own, quota, nodes } => {
+            DecisionReason::TakesNoTasks => f.write_str("this node takes no tasks"),
+            DecisionReason::CoolingDown => f.write_str("this node has just released it"),
+            DecisionReason::Share { own, quota, nodes } => {
                 write!(f, "this node has {own}, and the share of each of {nodes} is {quota}")
             }
-            Reason::Meant(node) => write!(f, "{node} is meant to have it"),
-            Reason::Rank(before) => write!(f, "{before} other nodes come first"),
-            Reason::Used { percent, limit_percent } => {
+            DecisionReason::Meant(node) => write!(f, "{node} is meant to have it"),
+            DecisionReason::Rank(before) => write!(f, "{before} other nodes come first"),
+            DecisionReason::Used { percent, limit_percent } => {
                 write!(f, "{percent} % of the resource is used, the limit is {limit_percent} %")
             }
-            Reason::Unmeasured => f.write_str("the resource must be measured again first"),
-            Reason::NoReading => f.write_str("nobody measures the resource"),
-            Reason::Other(why) => f.write_str(why),
+            DecisionReason::Unmeasured => f.write_str("the resource must be measured again first"),
+            DecisionReason::NoReading => f.write_str("the resource is not measured"),
+            DecisionReason::Other(reason) => f.write_str(reason),
         }
     }
 }

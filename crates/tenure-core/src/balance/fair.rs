@@ -1,9 +1,9 @@
 //! As many tasks for each node as for any other.
 
-use super::decision::{Parting, Verdict};
-use super::share::{InvalidThreshold, Order, Share};
-use super::worker_loads::Measure;
-use super::{Balancer, ClusterLoad, Offer};
+use super::decision::{ClaimDecision, Release};
+use super::share::{InvalidThreshold, ReleaseOrder, Share};
+use super::worker_loads::LoadMetric;
+use super::{Balancer, Claimable, ClusterLoad};
 
 /// As many tasks for each node as for any other: the usual choice.
 ///
@@ -22,7 +22,7 @@ pub struct Fair(Share);
 impl Fair {
     /// With a threshold of 120 %, the newest first.
     pub fn new() -> Fair {
-        Fair(Share::by(Measure::Tasks))
+        Fair(Share::by(LoadMetric::Tasks))
     }
 
     /// Releases when it has more than this part of its share.
@@ -36,7 +36,7 @@ impl Fair {
 
     /// Releases in this order.
     #[must_use]
-    pub fn order(mut self, order: Order) -> Fair {
+    pub fn order(mut self, order: ReleaseOrder) -> Fair {
         self.0.order = order;
         self
     }
@@ -49,12 +49,12 @@ impl Default for Fair {
 }
 
 impl Balancer for Fair {
-    fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
-        self.0.may_claim(offer, loads)
+    fn claim(&mut self, offer: &Claimable<'_>, cluster: &ClusterLoad<'_>) -> ClaimDecision {
+        self.0.claim(offer, cluster)
     }
 
-    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
-        self.0.release(loads)
+    fn release(&mut self, cluster: &ClusterLoad<'_>) -> Vec<Release> {
+        self.0.release(cluster)
     }
 
     fn name(&self) -> &'static str {

@@ -13,7 +13,7 @@ const WEIGHT_MAX: u64 = 1_000_000_000;
 
 /// A task that a node has.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct OwnedTask {
     /// What kind of work it is.
     pub kind: Option<String>,
     /// What it weighs; see [`weight_of`].
@@ -42,7 +42,7 @@ pub fn weight_of(record: &TaskRecord) -> Result<u64, &str> {
 /// The tasks that one node has, those that it is just claiming among them.
 #[derive(Clone, Debug, Default)]
 pub struct OwnedTasks {
-    tasks: BTreeMap<TaskId, Held>,
+    tasks: BTreeMap<TaskId, OwnedTask>,
     by_age: BTreeSet<(Moment, TaskId)>,
     weight: u64,
 }
@@ -54,7 +54,7 @@ impl OwnedTasks {
     }
 
     /// The node has this task, new or not.
-    pub fn insert(&mut self, task: TaskId, held: Held) {
+    pub fn insert(&mut self, task: TaskId, held: OwnedTask) {
         self.remove(&task);
         self.weight = self.weight.saturating_add(held.weight);
         self.by_age.insert((held.since, task.clone()));
@@ -62,7 +62,7 @@ impl OwnedTasks {
     }
 
     /// The node does not have this task any more.
-    pub fn remove(&mut self, task: &TaskId) -> Option<Held> {
+    pub fn remove(&mut self, task: &TaskId) -> Option<OwnedTask> {
         let held = self.tasks.remove(task)?;
         self.by_age.remove(&(held.since, task.clone()));
         self.weight = self.weight.saturating_sub(held.weight);
@@ -84,7 +84,7 @@ impl OwnedTasks {
     }
 
     /// What is known of a task that the node has.
-    pub fn get(&self, task: &TaskId) -> Option<&Held> {
+    pub fn get(&self, task: &TaskId) -> Option<&OwnedTask> {
         self.tasks.get(task)
     }
 
@@ -104,17 +104,17 @@ impl OwnedTasks {
     }
 
     /// All of them, by id.
-    pub fn iter(&self) -> impl Iterator<Item = (&TaskId, &Held)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&TaskId, &OwnedTask)> {
         self.tasks.iter()
     }
 
     /// All of them, the newest first: it has the least to lose.
-    pub fn newest(&self) -> impl Iterator<Item = (&TaskId, &Held)> {
+    pub fn newest(&self) -> impl Iterator<Item = (&TaskId, &OwnedTask)> {
         self.by_age.iter().rev().filter_map(|(_, task)| self.tasks.get_key_value(task))
     }
 
     /// All of them, the cheapest to move first, of those the newest.
-    pub fn cheapest(&self) -> Vec<(&TaskId, &Held)> {
+    pub fn cheapest(&self) -> Vec<(&TaskId, &OwnedTask)> {
         let mut tasks: Vec<_> = self.newest().collect();
         tasks.sort_by_key(|(_, held)| held.cost);
         tasks
@@ -129,11 +129,11 @@ mod tests {
         TaskId::parse(text).unwrap()
     }
 
-    fn held(ms: u64, weight: u64, cost: u64) -> Held {
-        Held { kind: None, weight, class: Class::ANY, cost, since: Moment::from_ms(ms) }
+    fn held(ms: u64, weight: u64, cost: u64) -> OwnedTask {
+        OwnedTask { kind: None, weight, class: Class::ANY, cost, since: Moment::from_ms(ms) }
     }
 
-    fn names<'a>(tasks: impl IntoIterator<Item = (&'a TaskId, &'a Held)>) -> Vec<&'a str> {
+    fn names<'a>(tasks: impl IntoIterator<Item = (&'a TaskId, &'a OwnedTask)>) -> Vec<&'a str> {
         tasks.into_iter().map(|(task, _)| task.as_str()).collect()
     }
 

@@ -1,8 +1,8 @@
 //! Every task where its name says: the least movement when nodes come and go.
 
-use super::decision::{Parting, Reason, Verdict};
+use super::decision::{ClaimDecision, DecisionReason, Release};
 use super::share::Unwanted;
-use super::{Balancer, ClusterLoad, Offer, PATIENCE};
+use super::{Balancer, Claimable, ClusterLoad, PATIENCE};
 
 /// Every task where its name says, computed alike by all nodes.
 ///
@@ -21,28 +21,30 @@ impl Rendezvous {
 }
 
 impl Balancer for Rendezvous {
-    fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
+    fn claim(&mut self, offer: &Claimable<'_>, cluster: &ClusterLoad<'_>) -> ClaimDecision {
         if offer.rank == 0 {
-            return Verdict::Take;
+            return ClaimDecision::Claim;
         }
-        let Some(again_in) = PATIENCE.checked_sub(loads.left(offer)).filter(|rest| !rest.is_zero()) else {
-            self.unwanted.note(offer.task, loads);
-            return Verdict::Take;
+        let Some(retry_after) = PATIENCE.checked_sub(cluster.left(offer)).filter(|rest| !rest.is_zero())
+        else {
+            self.unwanted.note(offer.task, cluster);
+            return ClaimDecision::Claim;
         };
-        Verdict::Wait { again_in, why: Reason::Rank(offer.rank) }
+        ClaimDecision::Wait { retry_after, reason: DecisionReason::Rank(offer.rank) }
     }
 
-    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
-        self.unwanted.update(loads);
-        if !loads.is_willing() {
+    fn release(&mut self, cluster: &ClusterLoad<'_>) -> Vec<Release> {
+        self.unwanted.update(cluster);
+        if !cluster.takes_tasks() {
             return Vec::new();
         }
-        let wanted = loads.own.newest().filter(|(task, _)| !self.unwanted.contains(task));
-        let meant = wanted
-            .filter_map(|(task, held)| Some((task, loads.willing.meant(task, held.class, Some(loads.me))?)));
-        let elsewhere = meant.filter(|(_, node)| *node != loads.me);
+        let wanted = cluster.own.newest().filter(|(task, _)| !self.unwanted.contains(task));
+        let meant = wanted.filter_map(|(task, held)| {
+            Some((task, cluster.workers.meant(task, held.class, Some(cluster.me))?))
+        });
+        let elsewhere = meant.filter(|(_, node)| *node != cluster.me);
         elsewhere
-            .map(|(task, node)| Parting { task: task.clone(), why: Reason::Meant(node.clone()) })
+            .map(|(task, node)| Release { task: task.clone(), reason: DecisionReason::Meant(node.clone()) })
             .collect()
     }
 

@@ -18,10 +18,10 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::class::Class;
-use super::decision::{Parting, Reason, Verdict};
-use super::owned_tasks::Held;
-use super::worker_loads::Measure;
-use super::{ClusterLoad, Offer, PATIENCE};
+use super::decision::{ClaimDecision, DecisionReason, Release};
+use super::owned_tasks::OwnedTask;
+use super::worker_loads::LoadMetric;
+use super::{Claimable, ClusterLoad, PATIENCE};
 use crate::id::{NodeId, TaskId};
 use crate::time::Moment;
 
@@ -40,7 +40,7 @@ const UNWANTED_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Which tasks a node gives away first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Order {
+pub enum ReleaseOrder {
     /// The newest: it has done the least.
     #[default]
     Newest,
@@ -56,15 +56,15 @@ pub struct InvalidThreshold(pub u64);
 /// An equal share by some measure.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
-    measure: Measure,
+    measure: LoadMetric,
     pub(super) threshold_percent: u64,
-    pub(super) order: Order,
+    pub(super) order: ReleaseOrder,
     unwanted: Unwanted,
 }
 
 impl Share {
-    pub(super) fn by(measure: Measure) -> Share {
-        Share { measure, threshold_percent: 120, order: Order::Newest, unwanted: Unwanted::default() }
+    pub(super) fn by(measure: LoadMetric) -> Share {
+        Share { measure, threshold_percent: 120, order: ReleaseOrder::Newest, unwanted: Unwanted::default() }
     }
 
     pub(super) fn threshold_percent(mut self, percent: u64) -> Result<Share, InvalidThreshold> {
@@ -75,48 +75,48 @@ impl Share {
         Ok(self)
     }
 
-    pub(super) fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
-        let own = loads.own.load().by(self.measure);
+    pub(super) fn claim(&mut self, offer: &Claimable<'_>, cluster: &ClusterLoad<'_>) -> ClaimDecision {
+        let own = cluster.own.load().by(self.measure);
         let weight = match self.measure {
-            Measure::Tasks => 1,
-            Measure::Weight => offer.weight,
+            LoadMetric::Tasks => 1,
+            LoadMetric::Weight => offer.weight,
         };
-        let nodes = loads.willing.acceptors(offer.class);
-        let level = loads.level(offer.class, self.measure);
-        let quota = loads.willing.quota(loads.me, level, self.measure);
-        let others_least = loads.willing.least_of_others(loads.me, self.measure, offer.class);
+        let nodes = cluster.workers.acceptors(offer.class);
+        let level = cluster.level(offer.class, self.measure);
+        let quota = cluster.workers.quota(cluster.me, level, self.measure);
+        let others_least = cluster.workers.least_of_others(cluster.me, self.measure, offer.class);
         // No peer has room: nothing would be gained by waiting for one.
         if others_least.is_none() || own.saturating_add(weight) <= level.floor {
-            return Verdict::Take;
+            return ClaimDecision::Claim;
         }
         if own < quota && others_least.is_none_or(|least| least >= own) {
-            return Verdict::Take;
+            return ClaimDecision::Claim;
         }
-        let Some(rest) = PATIENCE.checked_sub(loads.left(offer)).filter(|rest| !rest.is_zero()) else {
-            self.unwanted.note(offer.task, loads);
-            return Verdict::Take;
+        let Some(rest) = PATIENCE.checked_sub(cluster.left(offer)).filter(|rest| !rest.is_zero()) else {
+            self.unwanted.note(offer.task, cluster);
+            return ClaimDecision::Claim;
         };
-        let again_in = if own < quota { GLANCE.min(rest) } else { rest };
-        Verdict::Wait { again_in, why: Reason::Share { own, quota, nodes } }
+        let retry_after = if own < quota { GLANCE.min(rest) } else { rest };
+        ClaimDecision::Wait { retry_after, reason: DecisionReason::Share { own, quota, nodes } }
     }
 
-    pub(super) fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
-        self.unwanted.update(loads);
-        if !loads.is_willing() {
+    pub(super) fn release(&mut self, cluster: &ClusterLoad<'_>) -> Vec<Release> {
+        self.unwanted.update(cluster);
+        if !cluster.takes_tasks() {
             return Vec::new();
         }
-        let kept = self.unwanted.tasks.keys().filter_map(|task| loads.own.get(task));
+        let kept = self.unwanted.tasks.keys().filter_map(|task| cluster.own.get(task));
         let kept: u64 = kept.map(|held| self.weight(held)).sum();
-        let mut own = loads.own.load().by(self.measure).saturating_sub(kept);
-        let mut groups: BTreeMap<Class, Option<Group<'_>>> = BTreeMap::new();
+        let mut own = cluster.own.load().by(self.measure).saturating_sub(kept);
+        let mut groups: BTreeMap<Class, Option<ShareGroup<'_>>> = BTreeMap::new();
         let mut grown: BTreeMap<&NodeId, (u64, u64)> = BTreeMap::new();
-        let candidates: Vec<(&TaskId, &Held)> = match self.order {
-            Order::Newest => loads.own.newest().collect(),
-            Order::Cheapest => loads.own.cheapest(),
+        let candidates: Vec<(&TaskId, &OwnedTask)> = match self.order {
+            ReleaseOrder::Newest => cluster.own.newest().collect(),
+            ReleaseOrder::Cheapest => cluster.own.cheapest(),
         };
         let mut partings = Vec::new();
         for (task, held) in candidates.into_iter().filter(|(task, _)| !self.unwanted.contains(task)) {
-            let group = groups.entry(held.class).or_insert_with(|| self.group(held.class, own, loads));
+            let group = groups.entry(held.class).or_insert_with(|| self.group(held.class, own, cluster));
             let Some(group) = group.as_ref().filter(|group| own > group.quota) else { continue };
             // What was planned for a peer before counts as if it had it, whichever class it is of.
             let weight = self.weight(held);
@@ -128,8 +128,8 @@ impl Share {
             if least.saturating_add(weight) >= own {
                 continue;
             }
-            let why = Reason::Share { own, quota: group.quota, nodes: group.nodes };
-            partings.push(Parting { task: task.clone(), why });
+            let reason = DecisionReason::Share { own, quota: group.quota, nodes: group.nodes };
+            partings.push(Release { task: task.clone(), reason });
             let (more, tasks) = grown.entry(node).or_default();
             (*more, *tasks) = (more.saturating_add(weight), *tasks + 1);
             own -= weight.min(own);
@@ -138,10 +138,10 @@ impl Share {
     }
 
     /// The nodes that could take tasks of a class from this one; none if the difference is too small to move any.
-    fn group<'a>(&self, class: Class, own: u64, loads: &ClusterLoad<'a>) -> Option<Group<'a>> {
-        let level = loads.level(class, self.measure);
-        let quota = loads.willing.quota(loads.me, level, self.measure);
-        let (me, willing) = (loads.me, loads.willing);
+    fn group<'a>(&self, class: Class, own: u64, cluster: &ClusterLoad<'a>) -> Option<ShareGroup<'a>> {
+        let level = cluster.level(class, self.measure);
+        let quota = cluster.workers.quota(cluster.me, level, self.measure);
+        let (me, willing) = (cluster.me, cluster.workers);
         let takers = willing
             .takers(me, self.measure, class)
             .map(|(node, load, room)| (node, load.by(self.measure), room));
@@ -149,25 +149,25 @@ impl Share {
         let (_, least, _) = takers.first()?;
         let is_far_above = own.saturating_mul(100) > quota.saturating_mul(self.threshold_percent);
         let is_peer_far_below = least.saturating_mul(2) < quota;
-        let is_due = is_far_above || is_peer_far_below || loads.is_giving;
-        is_due.then(|| Group { quota, nodes: willing.acceptors(class), takers })
+        let is_due = is_far_above || is_peer_far_below || cluster.is_releasing;
+        is_due.then(|| ShareGroup { quota, nodes: willing.acceptors(class), takers })
     }
 
-    fn weight(&self, held: &Held) -> u64 {
+    fn weight(&self, held: &OwnedTask) -> u64 {
         match self.measure {
-            Measure::Tasks => 1,
-            Measure::Weight => held.weight,
+            LoadMetric::Tasks => 1,
+            LoadMetric::Weight => held.weight,
         }
     }
 }
 
 /// Where tasks of one class could go.
-struct Group<'a> {
+struct ShareGroup<'a> {
     /// What this node should have at most.
     quota: u64,
     /// How many nodes share.
     nodes: usize,
-    /// The peers with room, the least loaded first, with their loads and how many more each can take.
+    /// The peers with room, the least loaded first, with their cluster and how many more each can take.
     takers: Vec<(&'a NodeId, u64, Option<u64>)>,
 }
 
@@ -189,11 +189,11 @@ pub(super) struct Unwanted {
 
 impl Unwanted {
     /// The node takes this one although it should not have to.
-    pub(super) fn note(&mut self, task: &TaskId, loads: &ClusterLoad<'_>) {
-        self.update(loads);
+    pub(super) fn note(&mut self, task: &TaskId, cluster: &ClusterLoad<'_>) {
+        self.update(cluster);
         self.refusals = self.refusals.saturating_add(u32::from(std::mem::take(&mut self.has_ended)));
         let growth = UNWANTED_GROWTH.saturating_pow(self.refusals);
-        let until = loads.now + UNWANTED_FIRST.saturating_mul(growth).min(UNWANTED_MAX);
+        let until = cluster.now + UNWANTED_FIRST.saturating_mul(growth).min(UNWANTED_MAX);
         self.tasks.insert(task.clone(), until);
     }
 
@@ -202,19 +202,19 @@ impl Unwanted {
     }
 
     /// Forgets what the node does not have any more, what has stayed long enough, and everything if a node came.
-    pub(super) fn update(&mut self, loads: &ClusterLoad<'_>) {
-        self.forget_if_somebody_came(loads);
+    pub(super) fn update(&mut self, cluster: &ClusterLoad<'_>) {
+        self.forget_if_somebody_came(cluster);
         let Unwanted { tasks, has_ended, .. } = self;
         tasks.retain(|task, until| {
-            let is_owned = loads.own.contains(task);
-            *has_ended |= is_owned && *until <= loads.now;
-            is_owned && *until > loads.now
+            let is_owned = cluster.own.contains(task);
+            *has_ended |= is_owned && *until <= cluster.now;
+            is_owned && *until > cluster.now
         });
     }
 
-    fn forget_if_somebody_came(&mut self, loads: &ClusterLoad<'_>) {
-        if self.arrivals != loads.willing.arrivals() {
-            *self = Unwanted { arrivals: loads.willing.arrivals(), ..Unwanted::default() };
+    fn forget_if_somebody_came(&mut self, cluster: &ClusterLoad<'_>) {
+        if self.arrivals != cluster.workers.arrivals() {
+            *self = Unwanted { arrivals: cluster.workers.arrivals(), ..Unwanted::default() };
         }
     }
 }

@@ -1,9 +1,9 @@
 //! As much work for each node as for any other, where tasks say what they weigh.
 
-use super::decision::{Parting, Verdict};
-use super::share::{InvalidThreshold, Order, Share};
-use super::worker_loads::Measure;
-use super::{Balancer, ClusterLoad, Offer};
+use super::decision::{ClaimDecision, Release};
+use super::share::{InvalidThreshold, ReleaseOrder, Share};
+use super::worker_loads::LoadMetric;
+use super::{Balancer, Claimable, ClusterLoad};
 
 /// As [`Fair`](super::Fair), but what counts is the tasks' label `weight`, 1 without one.
 ///
@@ -14,7 +14,7 @@ pub struct Weighted(Share);
 impl Weighted {
     /// With a threshold of 120 %, the newest first.
     pub fn new() -> Weighted {
-        Weighted(Share::by(Measure::Weight))
+        Weighted(Share::by(LoadMetric::Weight))
     }
 
     /// Releases when it has more than this part of its share.
@@ -28,7 +28,7 @@ impl Weighted {
 
     /// Releases in this order.
     #[must_use]
-    pub fn order(mut self, order: Order) -> Weighted {
+    pub fn order(mut self, order: ReleaseOrder) -> Weighted {
         self.0.order = order;
         self
     }
@@ -41,12 +41,12 @@ impl Default for Weighted {
 }
 
 impl Balancer for Weighted {
-    fn may_claim(&mut self, offer: &Offer<'_>, loads: &ClusterLoad<'_>) -> Verdict {
-        self.0.may_claim(offer, loads)
+    fn claim(&mut self, offer: &Claimable<'_>, cluster: &ClusterLoad<'_>) -> ClaimDecision {
+        self.0.claim(offer, cluster)
     }
 
-    fn release(&mut self, loads: &ClusterLoad<'_>) -> Vec<Parting> {
-        self.0.release(loads)
+    fn release(&mut self, cluster: &ClusterLoad<'_>) -> Vec<Release> {
+        self.0.release(cluster)
     }
 
     fn name(&self) -> &'static str {

@@ -9,7 +9,7 @@ use std::ops::{Add, Sub};
 
 use super::class::{Class, Profile, Profiles};
 use crate::id::{NodeId, TaskId};
-use crate::record::{MemberRecord, Wanted};
+use crate::record::{AcceptedTasks, MemberRecord};
 use crate::rendezvous;
 use crate::time::Moment;
 
@@ -29,10 +29,10 @@ impl Load {
     }
 
     /// The number that is meant.
-    pub const fn by(self, measure: Measure) -> u64 {
+    pub const fn by(self, measure: LoadMetric) -> u64 {
         match measure {
-            Measure::Tasks => self.tasks,
-            Measure::Weight => self.weight,
+            LoadMetric::Tasks => self.tasks,
+            LoadMetric::Weight => self.weight,
         }
     }
 }
@@ -59,9 +59,9 @@ impl Sub for Load {
     }
 }
 
-/// By what loads are compared.
+/// By what cluster are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Measure {
+pub enum LoadMetric {
     /// By the number of tasks.
     Tasks,
     /// By what they weigh.
@@ -71,7 +71,7 @@ pub enum Measure {
 /// The nodes that take tasks. One with no tasks is one of them.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerLoads {
-    nodes: BTreeMap<NodeId, Peer>,
+    nodes: BTreeMap<NodeId, WorkerLoad>,
     by_tasks: BTreeSet<(u64, NodeId)>,
     by_weight: BTreeSet<(u64, NodeId)>,
     /// Nodes with a limit, the smallest first: the order in which a rising water level passes them.
@@ -84,13 +84,13 @@ pub struct WorkerLoads {
 
 /// One node of a crowd.
 #[derive(Clone, Copy, Debug)]
-struct Peer {
+struct WorkerLoad {
     load: Load,
     profile: Profile,
     limit: Option<u64>,
 }
 
-impl Peer {
+impl WorkerLoad {
     fn has_room(&self) -> bool {
         self.limit.is_none_or(|limit| self.load.tasks < limit)
     }
@@ -98,19 +98,19 @@ impl Peer {
 
 /// What a node can take.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Terms {
+pub struct WorkerTerms {
     /// Which tasks.
-    pub accepts: Wanted,
+    pub accepts: AcceptedTasks,
     /// How many it can own in all; none for no limit.
     pub limit: Option<u64>,
 }
 
-impl Terms {
+impl WorkerTerms {
     /// What a node's record publishes. Parked tasks use no capacity, so it can own that many more. A node that publishes nothing, as those of
     /// version 0.1, accepts everything.
-    pub fn of(record: &MemberRecord) -> Terms {
+    pub fn of(record: &MemberRecord) -> WorkerTerms {
         let parked = record.load.map_or(0, |load| load.parked);
-        Terms {
+        WorkerTerms {
             accepts: record.accepts.clone().unwrap_or_default(),
             limit: record.capacity.map(|capacity| capacity.saturating_add(parked)),
         }
@@ -134,8 +134,8 @@ impl WorkerLoads {
                 self.profiles.shift(profile, before, load);
             }
             None => {
-                let profile = self.profiles.enter(&Wanted::default(), load);
-                self.nodes.insert(node.clone(), Peer { load, profile, limit: None });
+                let profile = self.profiles.enter(&AcceptedTasks::default(), load);
+                self.nodes.insert(node.clone(), WorkerLoad { load, profile, limit: None });
                 (self.arrivals, self.arrived_at) = (self.arrivals + 1, now);
             }
         }
@@ -145,7 +145,7 @@ impl WorkerLoads {
     }
 
     /// What a node of the crowd can take. Returns whether it now accepts other tasks than before.
-    pub fn set_terms(&mut self, node: &NodeId, terms: &Terms) -> bool {
+    pub fn set_terms(&mut self, node: &NodeId, terms: &WorkerTerms) -> bool {
         let Some(peer) = self.nodes.get_mut(node) else { return false };
         if peer.limit != terms.limit {
             if let Some(before) = peer.limit {
@@ -170,7 +170,7 @@ impl WorkerLoads {
 
     /// This node takes no tasks any more.
     pub fn remove(&mut self, node: &NodeId) {
-        self.set_terms(node, &Terms::default());
+        self.set_terms(node, &WorkerTerms::default());
         if let Some(before) = self.nodes.remove(node) {
             self.profiles.leave(before.profile, before.load);
             self.forget(node, before.load);
@@ -251,16 +251,16 @@ impl WorkerLoads {
             .try_fold(0_u64, |sum, room| Some(sum.saturating_add(room?)))
     }
 
-    /// The other nodes that accept tasks of a class and have room, with their loads and how many more each can take; the least loaded first.
+    /// The other nodes that accept tasks of a class and have room, with their cluster and how many more each can take; the least loaded first.
     pub fn takers<'a>(
         &'a self,
         me: &'a NodeId,
-        measure: Measure,
+        measure: LoadMetric,
         class: Class,
     ) -> impl Iterator<Item = (&'a NodeId, Load, Option<u64>)> {
         let order = match measure {
-            Measure::Tasks => &self.by_tasks,
-            Measure::Weight => &self.by_weight,
+            LoadMetric::Tasks => &self.by_tasks,
+            LoadMetric::Weight => &self.by_weight,
         };
         order.iter().filter(move |(_, node)| node != me).filter_map(move |(_, node)| {
             let peer = self.nodes.get(node).filter(|peer| class.has(peer.profile) && peer.has_room())?;
@@ -269,13 +269,13 @@ impl WorkerLoads {
     }
 
     /// What the least loaded of the others has that accept a class and have room; none if there are none.
-    pub fn least_of_others(&self, me: &NodeId, measure: Measure, class: Class) -> Option<u64> {
+    pub fn least_of_others(&self, me: &NodeId, measure: LoadMetric, class: Class) -> Option<u64> {
         self.takers(me, measure, class).next().map(|(_, load, _)| load.by(measure))
     }
 
     /// How full each node that accepts a class would be if all of them were equally full, as far as their limits allow, with so much that no
     /// node owns.
-    pub fn level(&self, class: Class, unowned: Load, measure: Measure) -> Level {
+    pub fn level(&self, class: Class, unowned: Load, measure: LoadMetric) -> Level {
         let mut nodes = self.profiles.count(class) as u64;
         let mut rest = self.profiles.total(class) + unowned;
         if self.profiles.has_limits(class) {
@@ -286,14 +286,14 @@ impl WorkerLoads {
             for (limit, peer) in limited {
                 match measure {
                     // Every later node has a larger limit, so none of them stays below the level either.
-                    Measure::Tasks if limit.saturating_mul(nodes) > rest.tasks => break,
-                    Measure::Tasks => {
+                    LoadMetric::Tasks if limit.saturating_mul(nodes) > rest.tasks => break,
+                    LoadMetric::Tasks => {
                         rest = rest - Load { tasks: limit, weight: 0 };
                         nodes -= 1;
                     }
                     // A limit says nothing about weight: a full node keeps what it has.
-                    Measure::Weight if peer.has_room() => {}
-                    Measure::Weight => {
+                    LoadMetric::Weight if peer.has_room() => {}
+                    LoadMetric::Weight => {
                         rest = rest - peer.load;
                         nodes -= 1;
                     }
@@ -308,11 +308,11 @@ impl WorkerLoads {
     }
 
     /// What a node should have at most at a level, by the number of tasks or by weight.
-    pub fn quota(&self, node: &NodeId, level: Level, measure: Measure) -> u64 {
+    pub fn quota(&self, node: &NodeId, level: Level, measure: LoadMetric) -> u64 {
         let limit = self.nodes.get(node).and_then(|peer| peer.limit);
         match (measure, limit) {
-            (Measure::Tasks, Some(limit)) => level.ceiling.min(limit).max(1),
-            (Measure::Tasks | Measure::Weight, _) => level.ceiling.max(1),
+            (LoadMetric::Tasks, Some(limit)) => level.ceiling.min(limit).max(1),
+            (LoadMetric::Tasks | LoadMetric::Weight, _) => level.ceiling.max(1),
         }
     }
 
@@ -324,7 +324,7 @@ impl WorkerLoads {
         let tasks = peer.load.tasks;
         let below = level.floor.min(peer.limit.unwrap_or(u64::MAX)).saturating_sub(tasks);
         let is_least =
-            || self.least_of_others(node, Measure::Tasks, class).is_none_or(|least| least >= tasks);
+            || self.least_of_others(node, LoadMetric::Tasks, class).is_none_or(|least| least >= tasks);
         if below == 0 && peer.has_room() && tasks < level.ceiling && is_least() { 1 } else { below }
     }
 
@@ -340,7 +340,7 @@ impl WorkerLoads {
             .nodes
             .iter()
             .filter(|(node, peer)| class.has(peer.profile) && (peer.has_room() || Some(*node) == owner));
-        let names = able.map(|(node, _)| Named(node));
+        let names = able.map(|(node, _)| NamedLoad(node));
         rendezvous::pick(task.as_str().as_bytes(), names).map(|named| named.0)
     }
 }
@@ -355,9 +355,9 @@ pub struct Level {
 }
 
 /// A node as a candidate.
-struct Named<'a>(&'a NodeId);
+struct NamedLoad<'a>(&'a NodeId);
 
-impl AsRef<[u8]> for Named<'_> {
+impl AsRef<[u8]> for NamedLoad<'_> {
     fn as_ref(&self) -> &[u8] {
         self.0.as_str().as_bytes()
     }
@@ -388,7 +388,7 @@ mod tests {
                 prop_assert_eq!(crowd.total(), total);
                 prop_assert_eq!((crowd.by_tasks.len(), crowd.by_weight.len()), (crowd.len(), crowd.len()));
                 for me in 0..5 {
-                    for measure in [Measure::Tasks, Measure::Weight] {
+                    for measure in [LoadMetric::Tasks, LoadMetric::Weight] {
                         let others = crowd.iter().filter(|(other, _)| **other != node(me));
                         let least = others.map(|(_, load)| load.by(measure)).min();
                         prop_assert_eq!(crowd.least_of_others(&node(me), measure, Class::ANY), least);

@@ -6,45 +6,45 @@ use crate::task::AttemptRecord;
 
 /// What was seen of one key of a task.
 #[derive(Clone, Debug)]
-pub(super) enum Word {
+pub(super) enum BoardUpdate {
     /// Apart, because it is much larger than the others and seldom there.
-    Task(Box<Seen<Card>>),
-    Owner(Seen<Owner>),
-    Props(Seen<()>),
-    Attempt(ClaimId, Seen<Option<AttemptRecord>>),
+    Task(Box<KeyUpdate<Card>>),
+    Owner(KeyUpdate<Owner>),
+    Props(KeyUpdate<()>),
+    Attempt(ClaimId, KeyUpdate<Option<AttemptRecord>>),
 }
 
 /// The newest words about the keys of a task.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pending {
-    pub(super) task: Option<Box<Seen<Card>>>,
-    pub(super) owner: Option<Seen<Owner>>,
-    pub(super) props: Option<Seen<()>>,
-    pub(super) attempts: Vec<(ClaimId, Seen<Option<AttemptRecord>>)>,
+pub(super) struct TaskUpdates {
+    pub(super) task: Option<Box<KeyUpdate<Card>>>,
+    pub(super) owner: Option<KeyUpdate<Owner>>,
+    pub(super) props: Option<KeyUpdate<()>>,
+    pub(super) attempts: Vec<(ClaimId, KeyUpdate<Option<AttemptRecord>>)>,
 }
 
-impl Pending {
-    pub(super) fn hear(&mut self, word: Word) {
+impl TaskUpdates {
+    pub(super) fn hear(&mut self, word: BoardUpdate) {
         match word {
-            Word::Task(seen) => self.task = Some(seen),
-            Word::Owner(seen) => self.owner = Some(seen),
-            Word::Props(seen) => self.props = Some(seen),
-            Word::Attempt(claim, seen) => self.attempts.push((claim, seen)),
+            BoardUpdate::Task(seen) => self.task = Some(seen),
+            BoardUpdate::Owner(seen) => self.owner = Some(seen),
+            BoardUpdate::Props(seen) => self.props = Some(seen),
+            BoardUpdate::Attempt(claim, seen) => self.attempts.push((claim, seen)),
         }
     }
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Seen<T> {
-    Here(T),
-    Gone,
+pub(super) enum KeyUpdate<T> {
+    Present(T),
+    Deleted,
 }
 
-impl<T> Seen<T> {
-    pub(super) fn over(seen: Option<Seen<T>>, before: Option<T>) -> Option<T> {
+impl<T> KeyUpdate<T> {
+    pub(super) fn over(seen: Option<KeyUpdate<T>>, before: Option<T>) -> Option<T> {
         match seen {
-            Some(Seen::Here(now)) => Some(now),
-            Some(Seen::Gone) => None,
+            Some(KeyUpdate::Present(now)) => Some(now),
+            Some(KeyUpdate::Deleted) => None,
             None => before,
         }
     }

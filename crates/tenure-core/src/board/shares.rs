@@ -8,13 +8,13 @@ use crate::id::NodeId;
 
 /// How much each node owns.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shares {
+pub(super) struct OwnedLoads {
     by_node: BTreeMap<NodeId, Load>,
     /// Nodes whose load is another than when that was last asked.
     shifted: BTreeSet<NodeId>,
 }
 
-impl Shares {
+impl OwnedLoads {
     pub(super) fn add(&mut self, node: &NodeId, load: Load) {
         match self.by_node.get_mut(node) {
             Some(owned) => *owned = *owned + load,

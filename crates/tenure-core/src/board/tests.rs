@@ -8,7 +8,7 @@ use crate::id::Namespace;
 use crate::keyspace::Keyspace;
 use crate::kv::Get;
 use crate::limits::Limits;
-use crate::snapshot::Picture;
+use crate::snapshot::SnapshotDiff;
 use crate::time::Moment;
 use crate::txn::{Op, Txn};
 
@@ -192,7 +192,7 @@ fn an_owner_without_a_task_is_no_task() {
 
 /// What may happen to the store, and to the feed between it and the board.
 #[derive(Clone, Debug)]
-enum Step {
+enum BoardStep {
     Put {
         key: u8,
         value: u8,
@@ -204,12 +204,12 @@ enum Step {
     Break,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<BoardStep>> {
     let step = prop_oneof![
-        4 => (0..8_u8, 0..6_u8).prop_map(|(key, value)| Step::Put { key, value }),
-        2 => (0..8_u8).prop_map(Step::Delete),
-        3 => Just(Step::Follow),
-        1 => Just(Step::Break),
+        4 => (0..8_u8, 0..6_u8).prop_map(|(key, value)| BoardStep::Put { key, value }),
+        2 => (0..8_u8).prop_map(BoardStep::Delete),
+        3 => Just(BoardStep::Follow),
+        1 => Just(BoardStep::Break),
     ];
     prop::collection::vec(step, 0..60)
 }
@@ -228,8 +228,8 @@ proptest! {
         let mut store = Keyspace::new(Limits::EMBEDDED);
         let everything = layout().tasks();
         let mut watch = store.watch(everything.clone(), WatchStart::Now, NOW).unwrap();
-        let (mut picture, mut board, mut told) = (Picture::new(), Board::new(layout()), Vec::new());
-        let relist = |store: &mut Keyspace, picture: &mut Picture, items: &mut Vec<FeedItem>| {
+        let (mut picture, mut board, mut told) = (SnapshotDiff::new(), Board::new(layout()), Vec::new());
+        let relist = |store: &mut Keyspace, picture: &mut SnapshotDiff, items: &mut Vec<FeedItem>| {
             picture.handle_break(items);
             let page = store.get(&Get::new(everything.clone()), NOW).unwrap();
             picture.handle_page(page.revision, page.pairs, items);
@@ -237,19 +237,19 @@ proptest! {
         };
         let mut items = Vec::new();
         relist(&mut store, &mut picture, &mut items);
-        for step in steps.into_iter().chain([Step::Follow]) {
+        for step in steps.into_iter().chain([BoardStep::Follow]) {
             match step {
-                Step::Put { key, value } => {
+                BoardStep::Put { key, value } => {
                     let op = Op::put(key_of(key), VALUES[usize::from(value)]);
                     store.apply(&Txn::from(op), NOW).unwrap();
                 }
-                Step::Delete(key) => drop(store.apply(&Txn::from(Op::delete(key_of(key))), NOW).unwrap()),
-                Step::Follow => {
+                BoardStep::Delete(key) => drop(store.apply(&Txn::from(Op::delete(key_of(key))), NOW).unwrap()),
+                BoardStep::Follow => {
                     while let Some(Ok(WatchItem::Batch { revision, changes })) = store.poll_watch(watch, PreviousValues::Omitted) {
                         picture.handle_batch(revision, changes, &mut items);
                     }
                 }
-                Step::Break => {
+                BoardStep::Break => {
                     store.unwatch(watch);
                     relist(&mut store, &mut picture, &mut items);
                     watch = store.watch(layout().tasks(), WatchStart::Now, NOW).unwrap();

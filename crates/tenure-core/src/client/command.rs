@@ -41,7 +41,7 @@ pub enum CommandError {
 
 /// A command that was replaced by a later one before any worker had handled it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Replaced {
+pub struct ReplacedCommand {
     /// Its id, if it had one.
     pub id: Option<CommandId>,
     /// What it requested; none if it could not be read.
@@ -52,23 +52,25 @@ pub struct Replaced {
     pub sent_at: Timestamp,
 }
 
-impl Replaced {
-    pub(super) fn read(pair: &KeyValue) -> Replaced {
+impl ReplacedCommand {
+    pub(super) fn read(pair: &KeyValue) -> ReplacedCommand {
         match CommandRecord::decode(&pair.value) {
-            Ok(record) => Replaced {
+            Ok(record) => ReplacedCommand {
                 id: record.id,
                 command: Some(record.command),
                 by: record.by,
                 sent_at: record.sent_at,
             },
-            Err(_) => Replaced { id: None, command: None, by: String::new(), sent_at: Timestamp::default() },
+            Err(_) => {
+                ReplacedCommand { id: None, command: None, by: String::new(), sent_at: Timestamp::default() }
+            }
         }
     }
 }
 
 /// Whether this is the command with that id.
 pub(super) fn holds(pair: Option<&KeyValue>, id: &CommandId) -> bool {
-    pair.is_some_and(|pair| Replaced::read(pair).id.as_ref() == Some(id))
+    pair.is_some_and(|pair| ReplacedCommand::read(pair).id.as_ref() == Some(id))
 }
 
 /// A command with its id, its sender, and when it expires.
@@ -132,10 +134,10 @@ impl SendCommand {
 }
 
 impl TaskWrite for SendCommand {
-    type Output = Option<Replaced>;
+    type Output = Option<ReplacedCommand>;
     type Error = CommandError;
     /// The command that it replaces.
-    type Trace = Option<Replaced>;
+    type Trace = Option<ReplacedCommand>;
 
     /// After a lost reply: a worker may have handled the command already.
     fn extra(&self, _: &TaskFound, lost: Option<&Self::Trace>) -> Option<Bytes> {
@@ -163,7 +165,7 @@ impl TaskWrite for SendCommand {
             .when(Condition::created_at(self.keys.task.clone(), created))
             .when(Condition::modified_at(self.keys.command.clone(), modified(found.command.as_ref())))
             .then(Op::put(self.keys.command.clone(), self.record.clone()));
-        let replaced = found.command.as_ref().map(Replaced::read);
+        let replaced = found.command.as_ref().map(ReplacedCommand::read);
         let id = replaced.as_ref().and_then(|replaced| replaced.id.clone());
         let outcome = (CommandOutcome::Replaced, "another command was sent before it was handled");
         if let Some(result) = unhandled_result(&self.layout, &self.origin, id, outcome) {
@@ -175,7 +177,7 @@ impl TaskWrite for SendCommand {
         Ok(Settled::Write(txn, replaced))
     }
 
-    fn output(&self, replaced: Self::Trace) -> Option<Replaced> {
+    fn output(&self, replaced: Self::Trace) -> Option<ReplacedCommand> {
         replaced
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use super::Origin;
-use super::command::{Replaced, unhandled_result};
+use super::command::{ReplacedCommand, unhandled_result};
 use super::keys::{TaskFound, TaskKeys, modified};
 use super::write::{Settled, TaskExchange, TaskWrite};
 use crate::audit::AuditEntry;
@@ -93,7 +93,7 @@ impl TaskWrite for DeleteTask {
             .then(Op::delete(self.keys.task.clone()))
             .then(Op::Delete(self.keys.parts.clone()))
             .then(Op::delete(self.keys.command.clone()));
-        let id = found.command.as_ref().and_then(|pair| Replaced::read(pair).id);
+        let id = found.command.as_ref().and_then(|pair| ReplacedCommand::read(pair).id);
         let outcome = (CommandOutcome::Expired, "the task was deleted");
         if let Some(result) = unhandled_result(&self.layout, &self.origin, id, outcome) {
             txn = txn.then(result);

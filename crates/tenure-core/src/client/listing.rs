@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::error::StoreError;
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::id::TaskId;
 use crate::kv::{Get, KeyValue, Selection};
 use crate::layout::{Key, Layout};
@@ -57,19 +57,19 @@ impl Exchange for ReadAllStates {
         StoreRequest::Get(Get::new(self.rest.clone()).at(self.revision).limit(STATES_PER_PAGE))
     }
 
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output> {
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
         let page = match reply.and_then(StoreReply::into_page) {
             Ok(page) => page,
-            Err(error) => return Step::Done(Err(error)),
+            Err(error) => return ExchangeStep::Done(Err(error)),
         };
         let next = page.pairs.last().and_then(|pair| Selection::Key(pair.key.clone()).end());
         self.states.extend(page.pairs.iter().filter_map(|pair| read_state(&self.layout, pair)));
         match (next, self.rest.end()) {
             (Some(next), Some(end)) if page.more => {
                 self.rest = Selection::Range(next, end);
-                Step::Send
+                ExchangeStep::Send
             }
-            _ => Step::Done(Ok(std::mem::take(&mut self.states))),
+            _ => ExchangeStep::Done(Ok(std::mem::take(&mut self.states))),
         }
     }
 }

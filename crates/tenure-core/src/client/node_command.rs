@@ -9,7 +9,7 @@ use super::command::signed;
 use super::{LOST_MAX, Origin};
 use crate::command::NodeCommand;
 use crate::error::StoreError;
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::id::{CommandId, NodeId};
 use crate::kv::Get;
 use crate::layout::{Key, Layout};
@@ -73,46 +73,49 @@ impl SendNodeCommand {
         }
     }
 
-    fn handle_read(&mut self, reply: &TxnReply) -> Step<Result<(), NodeCommandError>> {
+    fn handle_read(&mut self, reply: &TxnReply) -> ExchangeStep<Result<(), NodeCommandError>> {
         let [OpReply::Get(found), OpReply::Get(waiting)] = &reply.results[..] else {
             return self.fail(StoreError::Corrupt("a read has no reply".into()));
         };
         let waiting = waiting.pairs.len();
         match found.pairs.first() {
-            None => Step::Done(Err(NodeCommandError::NotFound)),
+            None => ExchangeStep::Done(Err(NodeCommandError::NotFound)),
             Some(_) if waiting >= NODE_COMMANDS_LEN_MAX as usize => {
-                Step::Done(Err(NodeCommandError::Full(waiting)))
+                ExchangeStep::Done(Err(NodeCommandError::Full(waiting)))
             }
             Some(pair) => {
                 self.incarnation = Some(pair.created);
                 self.record.incarnation = Some(pair.created.0.unsigned_abs());
-                Step::Send
+                ExchangeStep::Send
             }
         }
     }
 
-    fn fail(&mut self, error: StoreError) -> Step<Result<(), NodeCommandError>> {
-        Step::Done(Err(match self.lost.take() {
+    fn fail(&mut self, error: StoreError) -> ExchangeStep<Result<(), NodeCommandError>> {
+        ExchangeStep::Done(Err(match self.lost.take() {
             Some(lost) => NodeCommandError::Unknown(lost),
             None => NodeCommandError::Store(error),
         }))
     }
 
-    fn handle_put(&mut self, reply: Result<TxnReply, StoreError>) -> Step<Result<(), NodeCommandError>> {
+    fn handle_put(
+        &mut self,
+        reply: Result<TxnReply, StoreError>,
+    ) -> ExchangeStep<Result<(), NodeCommandError>> {
         let is_found = |result: &OpReply| matches!(result, OpReply::Get(page) if !page.pairs.is_empty());
         match reply {
             // It is there, or was handled: an earlier request was applied, and its reply lost.
-            Ok(reply) if reply.succeeded || reply.results.iter().any(is_found) => Step::Done(Ok(())),
-            Ok(_) => Step::Done(Err(match self.lost.take() {
+            Ok(reply) if reply.succeeded || reply.results.iter().any(is_found) => ExchangeStep::Done(Ok(())),
+            Ok(_) => ExchangeStep::Done(Err(match self.lost.take() {
                 Some(lost) => NodeCommandError::Unknown(lost),
                 None => NodeCommandError::NotFound,
             })),
             Err(error) if error.is_ambiguous() && self.lost_count < LOST_MAX => {
                 self.lost_count += 1;
                 self.lost = Some(error.clone());
-                Step::Retry(error)
+                ExchangeStep::Retry(error)
             }
-            Err(error) if error.is_ambiguous() => Step::Done(Err(NodeCommandError::Unknown(error))),
+            Err(error) if error.is_ambiguous() => ExchangeStep::Done(Err(NodeCommandError::Unknown(error))),
             Err(error) => self.fail(error),
         }
     }
@@ -137,7 +140,7 @@ impl Exchange for SendNodeCommand {
         })
     }
 
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output> {
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
         match (self.incarnation, reply.and_then(StoreReply::into_txn)) {
             (None, Ok(reply)) => self.handle_read(&reply),
             (None, Err(error)) => self.fail(error),

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::command::holds;
 use super::keys::{TaskFound, TaskKeys};
 use crate::error::StoreError;
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::id::CommandId;
 use crate::layout::{Key, Layout};
 use crate::record::{Record, ResultRecord};
@@ -21,9 +21,9 @@ pub enum ReadEffort {
 }
 
 impl ReadEffort {
-    fn step<T>(self, error: StoreError) -> Step<Result<T, StoreError>> {
+    fn step<T>(self, error: StoreError) -> ExchangeStep<Result<T, StoreError>> {
         let is_retried = self == ReadEffort::UntilReply && (error.is_retryable() || error.is_ambiguous());
-        if is_retried { Step::Retry(error) } else { Step::Done(Err(error)) }
+        if is_retried { ExchangeStep::Retry(error) } else { ExchangeStep::Done(Err(error)) }
     }
 }
 
@@ -43,9 +43,9 @@ impl Exchange for ReadTask {
         StoreRequest::Txn(self.keys.read())
     }
 
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output> {
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
         match reply.and_then(StoreReply::into_txn).and_then(|reply| TaskFound::in_reply(&reply)) {
-            Ok(found) => Step::Done(Ok(found)),
+            Ok(found) => ExchangeStep::Done(Ok(found)),
             Err(error) => self.effort.step(error),
         }
     }
@@ -95,15 +95,15 @@ impl Exchange for ReadCommandReply {
         StoreRequest::Txn(Txn::from(Op::get(self.result.clone())).then(Op::get(self.command.clone())))
     }
 
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output> {
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
         let reply = match reply.and_then(StoreReply::into_txn) {
             Ok(reply) => reply,
             Err(error) => return ReadEffort::UntilReply.step(error),
         };
         let [OpReply::Get(result), OpReply::Get(command)] = &reply.results[..] else {
-            return Step::Done(Err(StoreError::Corrupt("a read has no reply".into())));
+            return ExchangeStep::Done(Err(StoreError::Corrupt("a read has no reply".into())));
         };
-        Step::Done(match result.pairs.first() {
+        ExchangeStep::Done(match result.pairs.first() {
             Some(pair) => match ResultRecord::decode(&pair.value) {
                 Ok(record) => Ok(CommandReply::Result(record)),
                 Err(bad) => Err(StoreError::Corrupt(format!("a result is {}", bad.reason()))),

@@ -31,14 +31,14 @@ pub struct NewTask {
     id: TaskId,
     kind: Option<String>,
     labels: BTreeMap<String, String>,
-    props: Option<Props>,
+    props: Option<TaskProps>,
 }
 
 /// What the submitter gives a task; may be secret, so only its size is shown.
 #[derive(Clone, PartialEq)]
-struct Props(Bytes);
+struct TaskProps(Bytes);
 
-impl std::fmt::Debug for Props {
+impl std::fmt::Debug for TaskProps {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} bytes", self.0.len())
     }
@@ -118,7 +118,7 @@ impl NewTask {
         if bytes.len() > PROPS_BYTES_MAX {
             return Err(InvalidProps::TooLarge(bytes.len()));
         }
-        self.props = Some(Props(bytes.into()));
+        self.props = Some(TaskProps(bytes.into()));
         Ok(self)
     }
 }

@@ -5,21 +5,21 @@ use bytes::Bytes;
 use super::*;
 use crate::audit::AuditEntry;
 use crate::command::NodeCommand;
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::id::{CommandId, CommandIds, Namespace, TaskId};
 use crate::keyspace::Keyspace;
 use crate::kv::{Get, KeyValue};
 use crate::layout::{Key, Layout};
 use crate::limits::Limits;
 use crate::record::{AuditRecord, CommandOutcome, Record, ResultRecord, TaskRecord};
-use crate::task::{State, StateRecord, TaskMessage, TaskState};
+use crate::task::{StateRecord, TaskMessage, TaskState, TaskStatus};
 use crate::time::Moment;
 use crate::txn::{Op, Txn, TxnReply};
 
 const NOW: Timestamp = Timestamp(1_700_000_000_000);
 
 /// A store, and what becomes of requests to it.
-pub(super) struct Shop {
+pub(super) struct ClientWorld {
     store: Keyspace,
     layout: Layout,
     ids: CommandIds,
@@ -27,16 +27,16 @@ pub(super) struct Shop {
 
 /// What becomes of the request with this number, the first being 0.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+enum RequestFault {
     Works,
     LosesReply(usize),
     NeverArrives(usize),
 }
 
-impl Shop {
-    pub(super) fn new() -> Shop {
+impl ClientWorld {
+    pub(super) fn new() -> ClientWorld {
         let layout = Layout::new(&Namespace::parse("t").unwrap());
-        Shop { store: Keyspace::new(Limits::EMBEDDED), layout, ids: CommandIds::default() }
+        ClientWorld { store: Keyspace::new(Limits::EMBEDDED), layout, ids: CommandIds::default() }
     }
 
     pub(super) fn apply(&mut self, txn: &Txn) -> Result<TxnReply, StoreError> {
@@ -68,21 +68,21 @@ impl Shop {
     fn run<E: Exchange>(
         &mut self,
         mut exchange: E,
-        fate: Fate,
-        mut between: impl FnMut(&mut Shop, usize),
+        fate: RequestFault,
+        mut between: impl FnMut(&mut ClientWorld, usize),
     ) -> E::Output {
         for n in 0..100 {
             let lost = || Err(StoreError::Ambiguous(Cause::new("cut off")));
             let reply = match fate {
-                Fate::NeverArrives(at) if at == n => lost(),
-                Fate::LosesReply(at) if at == n => {
+                RequestFault::NeverArrives(at) if at == n => lost(),
+                RequestFault::LosesReply(at) if at == n => {
                     self.send(exchange.request()).unwrap();
                     lost()
                 }
                 _ => self.send(exchange.request()),
             };
             between(self, n);
-            if let Step::Done(output) = exchange.handle(reply) {
+            if let ExchangeStep::Done(output) = exchange.handle(reply) {
                 return output;
             }
         }
@@ -104,7 +104,7 @@ impl Shop {
     fn end(&mut self, name: &str) {
         let kept = self.at(&Key::Task(task(name))).map(|pair| TaskRecord::decode(&pair.value).unwrap());
         let mut record =
-            StateRecord { state: State::Failed, updated_at: NOW, task: kept, ..StateRecord::default() };
+            StateRecord { state: TaskStatus::Failed, updated_at: NOW, task: kept, ..StateRecord::default() };
         record.errors.clear();
         let keys = TaskKeys::of(&self.layout, &task(name));
         let entry = self.layout.encode(&Key::EndedTask(NOW, task(name)));
@@ -160,15 +160,15 @@ fn origin() -> Origin {
     Origin { name: NodeId::parse("alice").unwrap(), at: NOW }
 }
 
-fn nothing(_: &mut Shop, _: usize) {}
+fn nothing(_: &mut ClientWorld, _: usize) {}
 
 #[test]
 fn lost_command_is_sent_once_and_names_replaced() {
-    for fate in [Fate::Works, Fate::LosesReply(1), Fate::NeverArrives(1)] {
-        let mut shop = Shop::new();
+    for fate in [RequestFault::Works, RequestFault::LosesReply(1), RequestFault::NeverArrives(1)] {
+        let mut shop = ClientWorld::new();
         shop.submit("t");
         let (first, send) = shop.pause("t");
-        assert_eq!(shop.run(send, Fate::Works, nothing).unwrap(), None);
+        assert_eq!(shop.run(send, RequestFault::Works, nothing).unwrap(), None);
         let (second, send) = shop.pause("t");
         let replaced = shop.run(send, fate, nothing).unwrap().unwrap();
         assert_eq!((replaced.id, replaced.by.as_str()), (Some(first.clone()), "alice"), "{fate:?}");
@@ -180,10 +180,10 @@ fn lost_command_is_sent_once_and_names_replaced() {
 /// A worker handles the command before the client has read what became of it.
 #[test]
 fn lost_command_that_was_handled_is_sent() {
-    let mut shop = Shop::new();
+    let mut shop = ClientWorld::new();
     shop.submit("t");
     let (id, send) = shop.pause("t");
-    let sent = shop.run(send, Fate::LosesReply(1), |shop, n| {
+    let sent = shop.run(send, RequestFault::LosesReply(1), |shop, n| {
         if n == 1 {
             let result = ResultRecord::new(NodeId::parse("w").unwrap(), CommandOutcome::Done, NOW);
             shop.put(&Key::CommandResult(id.clone()), result.encode());
@@ -198,23 +198,23 @@ fn lost_command_that_was_handled_is_sent() {
 /// The task ended after the lost request: it is not known whether a worker read the command.
 #[test]
 fn lost_command_to_ended_task_is_unknown() {
-    let mut shop = Shop::new();
+    let mut shop = ClientWorld::new();
     shop.submit("t");
     let (_, send) = shop.pause("t");
-    let sent = shop.run(send, Fate::NeverArrives(1), |shop, n| {
+    let sent = shop.run(send, RequestFault::NeverArrives(1), |shop, n| {
         if n == 1 {
             shop.end("t");
         }
     });
     assert!(matches!(sent, Err(CommandError::Unknown(_))), "{sent:?}");
     let (_, send) = shop.pause("t");
-    let refused = shop.run(send, Fate::Works, nothing);
+    let refused = shop.run(send, RequestFault::Works, nothing);
     assert!(matches!(refused, Err(CommandError::Ended(TaskState::Failed))), "{refused:?}");
 }
 
 #[test]
 fn third_lost_command_is_unknown() {
-    let mut shop = Shop::new();
+    let mut shop = ClientWorld::new();
     shop.submit("t");
     let (_, mut send) = shop.pause("t");
     let lost = || Err(StoreError::Ambiguous(Cause::new("cut off")));
@@ -224,9 +224,9 @@ fn third_lost_command_is_unknown() {
             let is_write = matches!(&request, StoreRequest::Txn(txn) if !txn.when.is_empty());
             let reply = if is_write { lost() } else { shop.send(request) };
             match send.handle(reply) {
-                Step::Send => {}
-                Step::Retry(_) => break,
-                Step::Done(sent) => {
+                ExchangeStep::Send => {}
+                ExchangeStep::Retry(_) => break,
+                ExchangeStep::Done(sent) => {
                     assert!(n == 2 && matches!(sent, Err(CommandError::Unknown(_))), "{n} {sent:?}");
                     break;
                 }
@@ -238,10 +238,10 @@ fn third_lost_command_is_unknown() {
 /// Another client sends a command after each request of this one was prepared.
 #[test]
 fn command_against_many_clients_is_contended() {
-    let mut shop = Shop::new();
+    let mut shop = ClientWorld::new();
     shop.submit("t");
     let (_, send) = shop.pause("t");
-    let sent = shop.run(send, Fate::Works, |shop, _| {
+    let sent = shop.run(send, RequestFault::Works, |shop, _| {
         shop.put(&Key::TaskCommand(task("t")), r#"{"command":"run"}"#);
     });
     assert!(matches!(&sent, Err(CommandError::Store(error)) if error.is_retryable()), "{sent:?}");
@@ -249,11 +249,11 @@ fn command_against_many_clients_is_contended() {
 
 #[test]
 fn lost_delete_deletes_one_incarnation() {
-    for fate in [Fate::Works, Fate::LosesReply(1), Fate::NeverArrives(1)] {
-        let mut shop = Shop::new();
+    for fate in [RequestFault::Works, RequestFault::LosesReply(1), RequestFault::NeverArrives(1)] {
+        let mut shop = ClientWorld::new();
         shop.submit("t");
         let (id, send) = shop.pause("t");
-        shop.run(send, Fate::Works, nothing).unwrap();
+        shop.run(send, RequestFault::Works, nothing).unwrap();
         let delete = shop.delete("t");
         assert_eq!(shop.run(delete, fate, nothing).unwrap(), Deleted { owner: None }, "{fate:?}");
         assert_eq!(
@@ -261,10 +261,10 @@ fn lost_delete_deletes_one_incarnation() {
             (0, Some(CommandOutcome::Expired))
         );
     }
-    let mut shop = Shop::new();
+    let mut shop = ClientWorld::new();
     shop.submit("t");
     let delete = shop.delete("t");
-    let deleted = shop.run(delete, Fate::LosesReply(1), |shop, n| {
+    let deleted = shop.run(delete, RequestFault::LosesReply(1), |shop, n| {
         if n == 1 {
             shop.submit("t");
         }
@@ -275,14 +275,14 @@ fn lost_delete_deletes_one_incarnation() {
         "the next one stays"
     );
     let delete = shop.delete("u");
-    let missing = shop.run(delete, Fate::Works, nothing);
+    let missing = shop.run(delete, RequestFault::Works, nothing);
     assert!(matches!(missing, Err(DeleteError::NotFound)));
 }
 
 #[test]
 fn lost_forget_forgets_one_end() {
-    for fate in [Fate::Works, Fate::LosesReply(1), Fate::NeverArrives(1)] {
-        let mut shop = Shop::new();
+    for fate in [RequestFault::Works, RequestFault::LosesReply(1), RequestFault::NeverArrives(1)] {
+        let mut shop = ClientWorld::new();
         shop.submit("t");
         shop.end("t");
         let forget = shop.forget("t");
@@ -290,22 +290,22 @@ fn lost_forget_forgets_one_end() {
         assert_eq!(shop.at(&Key::TaskState(task("t"))), None, "{fate:?}");
         assert_eq!(shop.at(&Key::EndedTask(NOW, task("t"))), None);
         let forget = shop.forget("t");
-        let again = shop.run(forget, Fate::Works, nothing);
+        let again = shop.run(forget, RequestFault::Works, nothing);
         assert!(matches!(again, Err(ForgetError::NotFound)));
     }
-    let mut shop = Shop::new();
+    let mut shop = ClientWorld::new();
     shop.submit("t");
     shop.put(&Key::TaskState(task("t")), r#"{"state":"paused"}"#);
     let forget = shop.forget("t");
-    let live = shop.run(forget, Fate::Works, nothing);
+    let live = shop.run(forget, RequestFault::Works, nothing);
     assert!(matches!(live, Err(ForgetError::Live(TaskState::Paused))));
 }
 
 #[test]
 fn lost_retry_puts_task_once_with_props() {
     // The entry with the props is read between.
-    for fate in [Fate::Works, Fate::LosesReply(2), Fate::NeverArrives(2)] {
-        let mut shop = Shop::new();
+    for fate in [RequestFault::Works, RequestFault::LosesReply(2), RequestFault::NeverArrives(2)] {
+        let mut shop = ClientWorld::new();
         shop.submit("t");
         shop.end("t");
         let retry = shop.retry("t");
@@ -314,15 +314,15 @@ fn lost_retry_puts_task_once_with_props() {
         assert_eq!(shop.at(&Key::TaskProps(task("t"))).unwrap().value, "1");
         assert_eq!(shop.at(&Key::EndedTask(NOW, task("t"))), None);
         let retry = shop.retry("t");
-        let live = shop.run(retry, Fate::Works, nothing);
+        let live = shop.run(retry, RequestFault::Works, nothing);
         assert!(matches!(live, Err(RetryError::Live(TaskState::Runnable))), "{live:?}");
     }
 }
 
 #[test]
 fn lost_node_command_is_sent_once() {
-    for fate in [Fate::Works, Fate::LosesReply(1), Fate::NeverArrives(1)] {
-        let mut shop = Shop::new();
+    for fate in [RequestFault::Works, RequestFault::LosesReply(1), RequestFault::NeverArrives(1)] {
+        let mut shop = ClientWorld::new();
         let node = NodeId::parse("w").unwrap();
         shop.put(&Key::Node(node.clone()), "{}");
         let id = shop.next_id();
@@ -335,13 +335,13 @@ fn lost_node_command_is_sent_once() {
 /// The node goes after the lost request: its commands may have been read before.
 #[test]
 fn lost_command_to_node_that_left_is_unknown() {
-    let mut shop = Shop::new();
+    let mut shop = ClientWorld::new();
     let node = NodeId::parse("w").unwrap();
     shop.put(&Key::Node(node.clone()), "{}");
     let key = shop.layout.encode(&Key::Node(node.clone()));
     let id = shop.next_id();
     let send = SendNodeCommand::new(&shop.layout, &node, NodeCommand::Freeze, (id, &origin()));
-    let sent = shop.run(send, Fate::NeverArrives(1), |shop, n| {
+    let sent = shop.run(send, RequestFault::NeverArrives(1), |shop, n| {
         if n == 1 {
             shop.apply(&Txn::new().then(Op::delete(key.clone()))).unwrap();
         }
@@ -351,16 +351,16 @@ fn lost_command_to_node_that_left_is_unknown() {
 
 #[test]
 fn reply_to_command_is_waiting_result_or_gone() {
-    let mut shop = Shop::new();
+    let mut shop = ClientWorld::new();
     shop.submit("t");
     let (id, send) = shop.pause("t");
-    shop.run(send, Fate::Works, nothing).unwrap();
+    shop.run(send, RequestFault::Works, nothing).unwrap();
     let key = shop.layout.encode(&Key::TaskCommand(task("t")));
     let read = ReadCommandReply::new(&shop.layout, id.clone(), key.clone());
-    assert_eq!(shop.run(read.clone(), Fate::LosesReply(0), nothing).unwrap(), CommandReply::Waiting);
+    assert_eq!(shop.run(read.clone(), RequestFault::LosesReply(0), nothing).unwrap(), CommandReply::Waiting);
     shop.apply(&Txn::new().then(Op::delete(key))).unwrap();
-    assert_eq!(shop.run(read.clone(), Fate::Works, nothing).unwrap(), CommandReply::Gone);
+    assert_eq!(shop.run(read.clone(), RequestFault::Works, nothing).unwrap(), CommandReply::Gone);
     let result = ResultRecord::new(NodeId::parse("w").unwrap(), CommandOutcome::Done, NOW);
     shop.put(&Key::CommandResult(id), result.encode());
-    assert_eq!(shop.run(read, Fate::Works, nothing).unwrap(), CommandReply::Result(result));
+    assert_eq!(shop.run(read, RequestFault::Works, nothing).unwrap(), CommandReply::Result(result));
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::keys::{TaskFound, TaskKeys};
 use super::{LOST_MAX, TRIES_MAX, contended};
 use crate::error::StoreError;
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::kv::{Get, KeyValue};
 use crate::txn::{Txn, TxnReply};
 
@@ -60,7 +60,7 @@ pub enum Settled<W: TaskWrite + ?Sized> {
 pub struct TaskExchange<W: TaskWrite> {
     keys: TaskKeys,
     write: W,
-    state: State<W::Trace>,
+    state: WritePhase<W::Trace>,
     /// The last request without a reply.
     lost: Option<(StoreError, W::Trace)>,
     lost_count: usize,
@@ -68,7 +68,7 @@ pub struct TaskExchange<W: TaskWrite> {
 }
 
 #[derive(Debug)]
-enum State<T> {
+enum WritePhase<T> {
     Reading,
     /// One more key is read.
     ReadingExtra(Bytes, Box<TaskFound>),
@@ -78,34 +78,38 @@ enum State<T> {
 impl<W: TaskWrite> TaskExchange<W> {
     /// Begins by reading the task with these keys.
     pub fn new(keys: TaskKeys, write: W) -> TaskExchange<W> {
-        TaskExchange { keys, write, state: State::Reading, lost: None, lost_count: 0, turns: 0 }
+        TaskExchange { keys, write, state: WritePhase::Reading, lost: None, lost_count: 0, turns: 0 }
     }
 
-    fn look(&mut self, found: TaskFound) -> Step<Result<W::Output, W::Error>> {
+    fn look(&mut self, found: TaskFound) -> ExchangeStep<Result<W::Output, W::Error>> {
         let lost = self.lost.as_ref().map(|(_, trace)| trace);
         match self.write.extra(&found, lost) {
             Some(key) => {
-                self.state = State::ReadingExtra(key, Box::new(found));
-                Step::Send
+                self.state = WritePhase::ReadingExtra(key, Box::new(found));
+                ExchangeStep::Send
             }
             None => self.decide(&found, None),
         }
     }
 
-    fn decide(&mut self, found: &TaskFound, extra: Option<&KeyValue>) -> Step<Result<W::Output, W::Error>> {
+    fn decide(
+        &mut self,
+        found: &TaskFound,
+        extra: Option<&KeyValue>,
+    ) -> ExchangeStep<Result<W::Output, W::Error>> {
         let lost = self.lost.as_ref().map(|(_, trace)| trace);
         match self.write.decide(found, extra, lost) {
-            Ok(Settled::Done(output)) => Step::Done(Ok(output)),
+            Ok(Settled::Done(output)) => ExchangeStep::Done(Ok(output)),
             Ok(Settled::Write(txn, trace)) => {
                 // Each turn after the first means that another client was faster, or a reply was lost.
                 self.turns += 1;
                 if self.turns > TRIES_MAX {
                     return self.fail(contended());
                 }
-                self.state = State::Writing(self.keys.read_otherwise(txn), trace);
-                Step::Send
+                self.state = WritePhase::Writing(self.keys.read_otherwise(txn), trace);
+                ExchangeStep::Send
             }
-            Err(refused) => Step::Done(Err(match self.lost.take() {
+            Err(refused) => ExchangeStep::Done(Err(match self.lost.take() {
                 Some((lost, _)) => W::unknown(lost),
                 None => refused,
             })),
@@ -116,9 +120,9 @@ impl<W: TaskWrite> TaskExchange<W> {
         &mut self,
         reply: Result<TxnReply, StoreError>,
         trace: W::Trace,
-    ) -> Step<Result<W::Output, W::Error>> {
+    ) -> ExchangeStep<Result<W::Output, W::Error>> {
         match reply {
-            Ok(reply) if reply.succeeded => Step::Done(Ok(self.write.output(trace))),
+            Ok(reply) if reply.succeeded => ExchangeStep::Done(Ok(self.write.output(trace))),
             Ok(reply) => match TaskFound::in_reply(&reply) {
                 Ok(found) => self.look(found),
                 Err(error) => self.fail(error),
@@ -126,15 +130,15 @@ impl<W: TaskWrite> TaskExchange<W> {
             Err(error) if error.is_ambiguous() && self.lost_count < LOST_MAX => {
                 self.lost_count += 1;
                 self.lost = Some((error.clone(), trace));
-                Step::Retry(error)
+                ExchangeStep::Retry(error)
             }
-            Err(error) if error.is_ambiguous() => Step::Done(Err(W::unknown(error))),
+            Err(error) if error.is_ambiguous() => ExchangeStep::Done(Err(W::unknown(error))),
             Err(error) => self.fail(error),
         }
     }
 
-    fn fail(&mut self, error: StoreError) -> Step<Result<W::Output, W::Error>> {
-        Step::Done(Err(match self.lost.take() {
+    fn fail(&mut self, error: StoreError) -> ExchangeStep<Result<W::Output, W::Error>> {
+        ExchangeStep::Done(Err(match self.lost.take() {
             Some((lost, _)) => W::unknown(lost),
             None => W::failed(error),
         }))
@@ -146,25 +150,25 @@ impl<W: TaskWrite> Exchange for TaskExchange<W> {
 
     fn request(&self) -> StoreRequest {
         match &self.state {
-            State::Reading => StoreRequest::Txn(self.keys.read()),
-            State::ReadingExtra(key, _) => StoreRequest::Get(Get::key(key.clone())),
-            State::Writing(txn, _) => StoreRequest::Txn(txn.clone()),
+            WritePhase::Reading => StoreRequest::Txn(self.keys.read()),
+            WritePhase::ReadingExtra(key, _) => StoreRequest::Get(Get::key(key.clone())),
+            WritePhase::Writing(txn, _) => StoreRequest::Txn(txn.clone()),
         }
     }
 
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output> {
-        match std::mem::replace(&mut self.state, State::Reading) {
-            State::Reading => {
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
+        match std::mem::replace(&mut self.state, WritePhase::Reading) {
+            WritePhase::Reading => {
                 match reply.and_then(StoreReply::into_txn).and_then(|reply| TaskFound::in_reply(&reply)) {
                     Ok(found) => self.look(found),
                     Err(error) => self.fail(error),
                 }
             }
-            State::ReadingExtra(_, found) => match reply.and_then(StoreReply::into_page) {
+            WritePhase::ReadingExtra(_, found) => match reply.and_then(StoreReply::into_page) {
                 Ok(page) => self.decide(&found, page.pairs.first()),
                 Err(error) => self.fail(error),
             },
-            State::Writing(_, trace) => self.written(reply.and_then(StoreReply::into_txn), trace),
+            WritePhase::Writing(_, trace) => self.written(reply.and_then(StoreReply::into_txn), trace),
         }
     }
 }

@@ -22,13 +22,13 @@ fn node(text: &str) -> NodeId {
     NodeId::parse(text).unwrap()
 }
 
-fn fold(parts: &[Part]) -> ClusterFold {
+fn fold(parts: &[ClusterPart]) -> ClusterFold {
     ClusterFold::new(layout(), Revision(100), parts.iter().copied())
 }
 
 #[test]
 fn members_frozen_nodes_and_commands_are_told_apart() {
-    let mut fold = fold(&[Part::Members]);
+    let mut fold = fold(&[ClusterPart::Members]);
     fold.handle([
         pair("nodes/a", r#"{"state":"ready"}"#, 1),
         pair("nodes/b", r#"{"state":"ready"}"#, 2),
@@ -62,9 +62,9 @@ fn owners_are_the_same_with_and_without_the_tasks() {
         // The task was deleted, and the lease of its owner has not ended.
         pair("tasks/gone/owner", r#"{"node":"a"}"#, 6),
     ];
-    let mut whole = fold(&[Part::Tasks]);
+    let mut whole = fold(&[ClusterPart::Tasks]);
     whole.handle(pairs.clone());
-    let mut owners = fold(&[Part::Owners]);
+    let mut owners = fold(&[ClusterPart::Owners]);
     let keys = owners.handle_task_keys(pairs.clone());
     assert_eq!(keys.len(), 3);
     owners.handle(pairs.into_iter().filter(|pair| keys.contains(&pair.key)));
@@ -76,8 +76,8 @@ fn owners_are_the_same_with_and_without_the_tasks() {
 
 #[test]
 fn states_are_read_only_of_tasks_that_are_there() {
-    let mut fold = fold(&[Part::States]);
-    assert!(fold.parts().contains(&Part::Tasks), "states need the tasks");
+    let mut fold = fold(&[ClusterPart::States]);
+    assert!(fold.parts().contains(&ClusterPart::Tasks), "states need the tasks");
     fold.handle([pair("tasks/x", "{}", 1), pair("tasks/y", "{}", 2)]);
     assert_eq!(fold.state_keys(), ["/t/state/x", "/t/state/y"]);
     fold.handle([pair("state/x", r#"{"state":"paused"}"#, 3)]);
@@ -88,7 +88,7 @@ fn states_are_read_only_of_tasks_that_are_there() {
 
 #[test]
 fn oldest_keys_of_queues_hold_and_lead() {
-    let mut fold = fold(&[Part::Locks, Part::Elections]);
+    let mut fold = fold(&[ClusterPart::Locks, ClusterPart::Elections]);
     let place = |n: u64| format!("{n:x}-{n:016x}");
     fold.handle([
         pair(&format!("locks/l/{}", place(1)), r#"{"node":"late"}"#, 9),

@@ -35,7 +35,7 @@ pub struct MissingGrant {
     /// The user, where one signed in with a name.
     pub user: Option<String>,
     /// What the request needs.
-    pub access: Access,
+    pub access: AccessKind,
     /// The keys of the request. The server does not report which of them is at fault.
     pub ranges: Vec<KeyRange>,
 }
@@ -43,7 +43,7 @@ pub struct MissingGrant {
 /// What a request needs on its keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Access {
+pub enum AccessKind {
     /// To read them.
     Read,
     /// To write or delete them.
@@ -72,10 +72,10 @@ impl fmt::Display for MissingGrant {
             None => f.write_str("this client ")?,
         }
         let access = match self.access {
-            Access::Read => "read",
-            Access::Write => "write",
-            Access::ReadWrite => "readwrite",
-            Access::Root => return f.write_str("lacks the role root, which this request requires"),
+            AccessKind::Read => "read",
+            AccessKind::Write => "write",
+            AccessKind::ReadWrite => "readwrite",
+            AccessKind::Root => return f.write_str("lacks the role root, which this request requires"),
         };
         write!(f, "lacks the permission {access:?}")?;
         if self.ranges.is_empty() {
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn missing_grant_names_user_permission_and_keys() {
         let range = |key: &'static str, end: &'static str| KeyRange { key: key.into(), end: end.into() };
-        let grant = |ranges| MissingGrant { user: Some("ann".to_owned()), access: Access::Write, ranges };
+        let grant = |ranges| MissingGrant { user: Some("ann".to_owned()), access: AccessKind::Write, ranges };
         for (ranges, shown) in [
             (vec![range("/a/x", "")], "the key /a/x"),
             (vec![range("/a/", "/a0")], "the prefix /a/"),

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::queues::{First, QueueName, Queues, queue_of};
-use super::terms::{Terms, time_in, time_of};
+use super::queues::{FirstKey, QueueHistory, QueueName, queue_of};
+use super::terms::{TermHistory, time_in, time_of};
 use super::{
     ElectionEvent, Event, EventKind, KeyFamily, LockEvent, NodeEvent, SentCommand, TaskEvent, UnheededCommand,
 };
@@ -47,26 +47,26 @@ impl Event {
 #[derive(Clone, Debug)]
 pub struct EventFold {
     layout: Layout,
-    queues: Queues,
-    terms: Terms,
+    queues: QueueHistory,
+    terms: TermHistory,
     /// Leases that an operator revoked: their keys are deleted after the record was put.
     revoked: BTreeMap<LeaseId, AuditRecord>,
 }
 
 /// What the changes of one revision say together.
 #[derive(Default)]
-struct Batch {
+struct RevisionBatch {
     deleted: BTreeSet<TaskId>,
     states: BTreeMap<TaskId, StateRecord>,
     owners: BTreeMap<TaskId, OwnerRecord>,
     /// Commands that were deleted or replaced.
-    commands: BTreeMap<CommandId, Commanded>,
+    commands: BTreeMap<CommandId, RemovedCommand>,
     audits: Vec<AuditRecord>,
     /// The terms that ended by a request.
     resignations: BTreeMap<Token, ResignationRecord>,
 }
 
-impl Batch {
+impl RevisionBatch {
     /// The record of this action on this target.
     fn audit(&self, action: AuditAction, target: &str) -> Option<&AuditRecord> {
         self.audits.iter().find(|audit| audit.action == action && audit.target == target)
@@ -74,7 +74,7 @@ impl Batch {
 }
 
 /// A command, and its addressee.
-struct Commanded {
+struct RemovedCommand {
     addressee: Addressee,
     /// The command, if its record can be read.
     command: Option<String>,
@@ -89,7 +89,12 @@ enum Addressee {
 impl EventFold {
     /// A fold of the keys of one namespace.
     pub fn new(layout: Layout) -> EventFold {
-        EventFold { layout, queues: Queues::default(), terms: Terms::default(), revoked: BTreeMap::new() }
+        EventFold {
+            layout,
+            queues: QueueHistory::default(),
+            terms: TermHistory::default(),
+            revoked: BTreeMap::new(),
+        }
     }
 
     /// Takes the keys that were there before the first change. Only those of locks and elections matter.
@@ -123,8 +128,8 @@ impl EventFold {
         events
     }
 
-    fn gather(&self, changes: &[Change]) -> Batch {
-        let mut batch = Batch::default();
+    fn gather(&self, changes: &[Change]) -> RevisionBatch {
+        let mut batch = RevisionBatch::default();
         for change in changes {
             match (self.layout.parse(change.key()), change) {
                 (Some(Key::Task(task)), Change::Delete { .. }) => drop(batch.deleted.insert(task)),
@@ -150,13 +155,13 @@ impl EventFold {
                         CommandRecord::decode(&previous.value)
                     {
                         let addressee = Addressee::Task(task);
-                        batch.commands.insert(id, Commanded { addressee, command: Some(command) });
+                        batch.commands.insert(id, RemovedCommand { addressee, command: Some(command) });
                     }
                 }
                 (Some(Key::NodeCommand(node, id)), Change::Delete { previous, .. }) => {
                     let record = previous.as_ref().and_then(|pair| CommandRecord::decode(&pair.value).ok());
                     let command = record.map(|record| record.command);
-                    batch.commands.insert(id, Commanded { addressee: Addressee::Node(node), command });
+                    batch.commands.insert(id, RemovedCommand { addressee: Addressee::Node(node), command });
                 }
                 _ => {}
             }
@@ -165,7 +170,7 @@ impl EventFold {
     }
 
     /// What one change means, beside the others of its revision.
-    fn event(&self, change: &Change, batch: &Batch) -> Option<Event> {
+    fn event(&self, change: &Change, batch: &RevisionBatch) -> Option<Event> {
         let Some(key) = self.layout.parse(change.key()) else { return self.unknown_key(change) };
         let revision = change.revision();
         match key {
@@ -219,13 +224,13 @@ impl EventFold {
     fn queue_events(
         &mut self,
         changes: &[Change],
-        batch: &Batch,
+        batch: &RevisionBatch,
         revision: Revision,
         events: &mut Vec<Event>,
     ) {
         let touched = changes.iter().filter_map(|change| queue_of(&self.layout, change.key()));
         let names: BTreeSet<QueueName> = touched.map(|(name, _)| name).collect();
-        let before: Vec<(QueueName, BTreeMap<Token, First>)> =
+        let before: Vec<(QueueName, BTreeMap<Token, FirstKey>)> =
             names.into_iter().map(|name| (name.clone(), self.queues.first(&name))).collect();
         for change in changes {
             match change {
@@ -235,7 +240,7 @@ impl EventFold {
         }
         for (name, before) in before {
             let now = self.queues.first(&name);
-            let turn = Turn { revision, before, now };
+            let turn = QueueTurn { revision, before, now };
             match name {
                 QueueName::Lock(name) => self.lock_events(&name, &turn, batch, events),
                 QueueName::Election(name) => self.election_events(&name, &turn, batch, events),
@@ -243,7 +248,7 @@ impl EventFold {
         }
     }
 
-    fn lock_events(&self, name: &LockName, turn: &Turn, batch: &Batch, events: &mut Vec<Event>) {
+    fn lock_events(&self, name: &LockName, turn: &QueueTurn, batch: &RevisionBatch, events: &mut Vec<Event>) {
         let event = |event| Event::new(turn.revision, EventKind::Lock { name: name.clone(), event });
         for (token, one) in turn.gone() {
             let broken = batch.audit(AuditAction::BreakLock, name.as_str());
@@ -261,7 +266,13 @@ impl EventFold {
         }
     }
 
-    fn election_events(&mut self, name: &ElectionName, turn: &Turn, batch: &Batch, events: &mut Vec<Event>) {
+    fn election_events(
+        &mut self,
+        name: &ElectionName,
+        turn: &QueueTurn,
+        batch: &RevisionBatch,
+        events: &mut Vec<Event>,
+    ) {
         let event = |event| Event::new(turn.revision, EventKind::Election { name: name.clone(), event });
         for (token, one) in turn.gone() {
             let revoked = self.revoked.get(&one.lease);
@@ -292,20 +303,20 @@ impl EventFold {
 }
 
 /// The first keys of a queue before and after a revision.
-struct Turn {
+struct QueueTurn {
     revision: Revision,
-    before: BTreeMap<Token, First>,
-    now: BTreeMap<Token, First>,
+    before: BTreeMap<Token, FirstKey>,
+    now: BTreeMap<Token, FirstKey>,
 }
 
-impl Turn {
-    fn gone(&self) -> impl Iterator<Item = (Token, &First)> {
+impl QueueTurn {
+    fn gone(&self) -> impl Iterator<Item = (Token, &FirstKey)> {
         let gone = self.before.iter().filter(|(token, _)| !self.now.contains_key(token));
         gone.map(|(token, one)| (*token, one))
     }
 }
 
-fn task_event(id: TaskId, change: &Change, batch: &Batch) -> Option<Event> {
+fn task_event(id: TaskId, change: &Change, batch: &RevisionBatch) -> Option<Event> {
     let revision = change.revision();
     let task = |id, event| Event::new(revision, EventKind::Task { id, event });
     match change {
@@ -335,7 +346,7 @@ fn task_event(id: TaskId, change: &Change, batch: &Batch) -> Option<Event> {
     }
 }
 
-fn owner_event(id: TaskId, change: &Change, batch: &Batch) -> Option<Event> {
+fn owner_event(id: TaskId, change: &Change, batch: &RevisionBatch) -> Option<Event> {
     let event = match change {
         Change::Put { pair, .. } => TaskEvent::Claimed {
             node: OwnerRecord::decode(&pair.value).ok().map(|owner| owner.node),
@@ -351,7 +362,7 @@ fn owner_event(id: TaskId, change: &Change, batch: &Batch) -> Option<Event> {
     Some(Event::new(change.revision(), EventKind::Task { id, event }))
 }
 
-fn state_event(id: TaskId, change: &Change, batch: &Batch) -> Option<Event> {
+fn state_event(id: TaskId, change: &Change, batch: &RevisionBatch) -> Option<Event> {
     let revision = change.revision();
     match change {
         Change::Put { previous, .. } => {
@@ -402,7 +413,7 @@ fn audit_kind(action: AuditAction) -> Option<EventKind> {
 }
 
 /// How a command ended that was not done. What one did that was done, other events show.
-fn unheeded(revision: Revision, sent: &Commanded, result: ResultRecord) -> Option<Event> {
+fn unheeded(revision: Revision, sent: &RemovedCommand, result: ResultRecord) -> Option<Event> {
     let ResultRecord { handled_by, outcome, at, why: reason, .. } = result;
     if outcome == CommandOutcome::Done {
         return None;

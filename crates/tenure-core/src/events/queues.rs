@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Holding;
+use super::QueueHead;
 use crate::change::Change;
 use crate::id::{ElectionName, LockName};
 use crate::kv::KeyValue;
@@ -22,7 +22,7 @@ pub(super) enum QueueName {
 
 /// One key of a queue.
 #[derive(Clone, PartialEq, Debug)]
-struct Queued {
+struct QueuedKey {
     name: String,
     mode: LockMode,
     place: QueueKey,
@@ -35,7 +35,7 @@ struct Queued {
 
 /// The first of a queue: a holder or a leader.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct First {
+pub(super) struct FirstKey {
     name: String,
     pub(super) is_unconfirmed: bool,
     /// The lease of its key.
@@ -47,22 +47,22 @@ pub(super) struct First {
     pub(super) ttl: Option<Duration>,
 }
 
-impl First {
+impl FirstKey {
     /// When its hold or term began. One that did not wait began when it was put.
     pub(super) fn began(&self) -> Option<Timestamp> {
         self.acquired.or_else(|| Some(self.queued).filter(|queued| !self.is_unconfirmed && queued.0 > 0))
     }
 
-    pub(super) fn holding(&self, token: Token) -> Holding {
-        Holding { holder: self.name.clone(), token }
+    pub(super) fn holding(&self, token: Token) -> QueueHead {
+        QueueHead { holder: self.name.clone(), token }
     }
 }
 
 /// All queues.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Queues(BTreeMap<QueueName, BTreeMap<Token, Queued>>);
+pub(super) struct QueueHistory(BTreeMap<QueueName, BTreeMap<Token, QueuedKey>>);
 
-impl Queues {
+impl QueueHistory {
     /// A queue key was put. One that is written again keeps its position.
     pub(super) fn handle_put(&mut self, layout: &Layout, pair: &KeyValue) {
         let Some((name, place)) = queue_of(layout, &pair.key) else { return };
@@ -71,7 +71,7 @@ impl Queues {
         let queue = self.0.entry(name).or_default();
         let queued = if is_lock {
             let record = HolderRecord::decode(&pair.value).unwrap_or_default();
-            Queued {
+            QueuedKey {
                 name: record.node,
                 mode: record.mode,
                 place,
@@ -84,7 +84,7 @@ impl Queues {
             let record = CandidateRecord::decode(&pair.value).unwrap_or_default();
             let is_behind = queue.keys().next().is_some_and(|first| *first < token);
             let has_waited = is_behind || queue.get(&token).is_some_and(|before| before.is_unconfirmed);
-            Queued {
+            QueuedKey {
                 name: record.candidate,
                 mode: LockMode::Exclusive,
                 place,
@@ -117,11 +117,11 @@ impl Queues {
     }
 
     /// The keys of a queue that hold or lead.
-    pub(super) fn first(&self, name: &QueueName) -> BTreeMap<Token, First> {
+    pub(super) fn first(&self, name: &QueueName) -> BTreeMap<Token, FirstKey> {
         let mut roll_call = HolderCount::default();
         let queue = self.0.get(name).into_iter().flatten();
         let holding = queue.filter(|(_, one)| roll_call.holds(one.mode));
-        let first = |one: &Queued| First {
+        let first = |one: &QueuedKey| FirstKey {
             name: one.name.clone(),
             is_unconfirmed: one.is_unconfirmed,
             lease: one.place.lease,

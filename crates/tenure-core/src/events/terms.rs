@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::queues::First;
+use super::queues::FirstKey;
 use super::{Leaderless, PastTerm, TermOutcome};
 use crate::change::Change;
 use crate::id::ElectionName;
@@ -84,13 +84,13 @@ impl EndedTerm {
 
 /// The ends of terms, by election.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Terms {
+pub(super) struct TermHistory {
     ended: BTreeMap<ElectionName, EndedTerm>,
     /// The newest time of any record so far.
     newest: Option<Timestamp>,
 }
 
-impl Terms {
+impl TermHistory {
     /// A record of the history contains this time.
     pub(super) fn handle_time(&mut self, at: Timestamp) {
         self.newest = self.newest.max(Some(at));
@@ -100,7 +100,7 @@ impl Terms {
     pub(super) fn handle_end(
         &mut self,
         election: &ElectionName,
-        (token, leader): (Token, &First),
+        (token, leader): (Token, &FirstKey),
         resignation: Option<&ResignationRecord>,
         revoked: Option<&AuditRecord>,
     ) -> TermOutcome {

@@ -12,7 +12,7 @@ use crate::layout::Layout;
 
 /// The keys of a namespace and their history.
 #[derive(Default)]
-struct History {
+struct EventHistory {
     keys: BTreeMap<Bytes, KeyValue>,
     revision: i64,
 }
@@ -25,7 +25,7 @@ fn delete(key: &str) -> (String, Option<String>) {
     (format!("/t/{key}"), None)
 }
 
-impl History {
+impl EventHistory {
     /// The changes of one transaction.
     fn txn(&mut self, ops: impl IntoIterator<Item = (String, Option<String>)>) -> Vec<Change> {
         self.revision += 1;
@@ -94,7 +94,7 @@ fn elections(events: &[Event]) -> Vec<&ElectionEvent> {
 
 #[test]
 fn end_of_a_task_is_one_event_of_its_transaction() {
-    let (mut history, mut fold) = (History::default(), fold());
+    let (mut history, mut fold) = (EventHistory::default(), fold());
     fold.handle(&history.txn([put("tasks/x", "{}")]));
     fold.handle(&history.txn([put("tasks/x/owner", r#"{"node":"w"}"#)]));
     let end = [
@@ -118,7 +118,7 @@ fn broken_lock_names_its_author_and_a_released_one_does_not() {
         put("audit/01890000-0000-7000-8000-000000000001", &format!("{record}{token}}}"))
     };
     for (token, is_broken) in [(1, true), (99, false)] {
-        let (mut history, mut fold) = (History::default(), fold());
+        let (mut history, mut fold) = (EventHistory::default(), fold());
         fold.handle(&history.txn([put(&place("locks/l", 1), &holder("a"))]));
         let events = fold.handle(&history.txn([delete(&place("locks/l", 1)), audit(token)]));
         let [Event { kind: EventKind::Lock { event, .. }, audit, at, .. }] = &events[..] else {
@@ -133,7 +133,7 @@ fn broken_lock_names_its_author_and_a_released_one_does_not() {
 /// The first key may belong to a dead process, so only its own mark shows that it leads.
 #[test]
 fn candidate_that_waited_leads_when_it_marks_its_key() {
-    let (mut history, mut fold) = (History::default(), fold());
+    let (mut history, mut fold) = (EventHistory::default(), fold());
     let (a, b) = (place("elections/e", 2), place("elections/e", 1));
     let first = fold.handle(&history.txn([put(&a, &candidate("a", ""))]));
     assert!(matches!(elections(&first)[..], [ElectionEvent::LeaderElected { previous: None, .. }]));
@@ -157,7 +157,7 @@ fn candidate_that_waited_leads_when_it_marks_its_key() {
 /// A reader that begins later is shown the same: the fold depends on the history and the seed alone.
 #[test]
 fn seeded_fold_continues_as_one_that_has_seen_everything() {
-    let mut history = History::default();
+    let mut history = EventHistory::default();
     let ops = |n: u64| match n % 6 {
         // The keys sort against the order of their creation.
         0 | 1 => vec![put(&place("locks/l", 50 - n), &holder(&n.to_string()))],
@@ -186,7 +186,7 @@ fn seeded_fold_continues_as_one_that_has_seen_everything() {
 
 #[test]
 fn unreadable_values_are_events_and_never_quoted() {
-    let (mut history, mut fold) = (History::default(), fold());
+    let (mut history, mut fold) = (EventHistory::default(), fold());
     let mut events = Vec::new();
     for key in ["tasks/x", "tasks/x/owner", "commands/x", "tasks/x/else", "frozen/w", "audit/x", "state/x"] {
         events.extend(fold.handle(&history.txn([put(key, "s3cret")])));

@@ -1,4 +1,4 @@
-//! The requests, replies and notices between an exclusive key's machine and its driver.
+//! The outputs, replies and events between an exclusive key's machine and its driver.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::error::{Invalid, StoreError};
+use crate::error::{InvalidRequest, StoreError};
 use crate::kv::KeyValue;
 use crate::lease::LeaseId;
 use crate::revision::{RequestId, Revision, Token};
 
-/// What the driver does.
+/// An output for the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum ExclusiveKeyOutput {
     /// Registers the key through the session, which creates it and overwrites no other process's. Only if the session does not keep the
     /// key registered already.
     Create {
@@ -47,7 +47,7 @@ pub enum RegisterReply {
     /// Another registration of the key, or its end, came later.
     Superseded,
     /// No store accepts this key or value. Nothing changed.
-    Invalid(Invalid),
+    Invalid(InvalidRequest),
     /// The store refuses the key. The session does not keep it registered any more.
     Refused(StoreError),
     /// The session is closed.
@@ -65,9 +65,9 @@ pub struct SessionView {
     pub has_key: bool,
 }
 
-/// What the owner is notified of.
+/// An event for the owner.
 #[derive(Clone, Debug)]
-pub enum Notice {
+pub enum ExclusiveKeyEvent {
     /// The key is this owner's, under this token.
     Taken(Token),
     /// The key was not taken. Nothing of it remains or will be registered.
@@ -100,7 +100,7 @@ pub enum ExclusiveKeyError {
     Closed,
 }
 
-/// How a registration stands.
+/// The status of a registration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RegistrationStatus {
     /// It is registered, under this token, and its lease is valid.
@@ -145,7 +145,6 @@ impl fmt::Debug for ReplacedBy {
 
 /// Why a registered record was not changed.
 #[derive(Clone, Debug, Error)]
-#[non_exhaustive]
 pub enum UpdateError {
     /// Another process has the id: this handle is no member any more.
     #[error("another process has taken this id, so there is nothing left to change")]

@@ -9,13 +9,13 @@ use crate::revision::{RequestId, Revision, Token};
 use crate::time::Moment;
 
 use super::{
-    Action, ExclusiveKey, ExclusiveKeyError, IdentifiedRecord, Notice, RegisterReply, RegistrationStatus,
-    ReplacedBy, SessionView, UpdateError,
+    ExclusiveKey, ExclusiveKeyError, ExclusiveKeyEvent, ExclusiveKeyOutput, IdentifiedRecord, RegisterReply,
+    RegistrationStatus, ReplacedBy, SessionView, UpdateError,
 };
 
-/// How far it is.
+/// The phase of an exclusive key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Phase {
+pub(super) enum OwnershipPhase {
     /// Waits until the key is read as free.
     Waiting,
     /// Another process created the key first. A read shows which, or that it is gone again: what the feed shows meanwhile may be older.
@@ -34,7 +34,7 @@ pub(super) enum Phase {
     Over,
 }
 
-/// Whose key was read.
+/// The owner of the key, as it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum ObservedOwner {
     /// The key does not exist.
@@ -45,16 +45,16 @@ pub(super) enum ObservedOwner {
     Other(KeyValue),
 }
 
-/// A registration whose reply is expected.
+/// A registration in flight.
 #[derive(Clone, Debug)]
-pub(super) struct Pending<R> {
+pub(super) struct PendingRegistration<R> {
     pub(super) epoch: RequestId,
-    purpose: Purpose<R>,
+    purpose: RegistrationPurpose<R>,
 }
 
 /// What is registered.
 #[derive(Clone, Debug)]
-pub(super) enum Purpose<R> {
+pub(super) enum RegistrationPurpose<R> {
     /// The key, for the first time.
     Create,
     /// Another record.
@@ -67,26 +67,27 @@ pub(super) enum Purpose<R> {
     },
 }
 
-impl<R> Pending<R> {
+impl<R> PendingRegistration<R> {
     pub(super) fn until(&self) -> Option<Moment> {
         match self.purpose {
-            Purpose::Create => None,
-            Purpose::Update { until, .. } => until,
+            RegistrationPurpose::Create => None,
+            RegistrationPurpose::Update { until, .. } => until,
         }
     }
 }
 
 impl<R: IdentifiedRecord> ExclusiveKey<R> {
-    /// Takes the next steps.
+    /// Takes the next step of the phase.
     pub(super) fn advance(&mut self, now: Moment) {
         match self.phase {
-            Phase::Waiting => self.advance_waiting(now),
-            Phase::Registering | Phase::Confirming { .. } => self.advance_taking(),
-            Phase::Kept => self.advance_kept(),
-            Phase::Replaced => self.advance_replaced(),
-            Phase::Leaving { .. } => self.advance_leaving(),
-            Phase::Rereading | Phase::Over => {}
+            OwnershipPhase::Waiting => self.advance_waiting(now),
+            OwnershipPhase::Registering | OwnershipPhase::Confirming { .. } => self.advance_taking(),
+            OwnershipPhase::Kept => self.advance_kept(),
+            OwnershipPhase::Replaced => self.advance_replaced(),
+            OwnershipPhase::Leaving { .. } => self.advance_leaving(),
+            OwnershipPhase::Rereading | OwnershipPhase::Over => {}
         }
+        // An earlier step may already have changed the phase, so the deadline is read after it.
         if self.next_wake().is_some_and(|wake| now >= wake) {
             self.expire();
         }
@@ -102,7 +103,8 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
                 self.fail(ExclusiveKeyError::AlreadyRegistered);
             }
             Some((ObservedOwner::Other(_), _)) => {}
-            // An own key in this phase is an earlier create that was applied late. The session replaces it.
+            // An own key in this phase is an earlier create that was applied late. The session
+            // replaces it.
             Some((ObservedOwner::None | ObservedOwner::This(..), revision)) => {
                 let revision = *revision;
                 if now < self.take_until {
@@ -114,28 +116,28 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
 
     fn create(&mut self, revision: Revision) {
         self.record.created_after(revision);
-        let epoch = self.expect_reply(Purpose::Create);
-        self.actions.push_back(Action::Create { epoch, value: self.record.encode() });
-        self.phase = Phase::Registering;
+        let epoch = self.expect_reply(RegistrationPurpose::Create);
+        self.actions.push_back(ExclusiveKeyOutput::Create { epoch, value: self.record.encode() });
+        self.phase = OwnershipPhase::Registering;
     }
 
-    pub(super) fn expect_reply(&mut self, purpose: Purpose<R>) -> RequestId {
+    pub(super) fn expect_reply(&mut self, purpose: RegistrationPurpose<R>) -> RequestId {
         self.epoch = RequestId(self.epoch.0 + 1);
-        self.pending = Some(Pending { epoch: self.epoch, purpose });
+        self.pending = Some(PendingRegistration { epoch: self.epoch, purpose });
         self.epoch
     }
 
-    /// The reply to the create.
+    /// Handles the reply to the create.
     pub(super) fn handle_created(&mut self, reply: RegisterReply) {
         match reply {
             RegisterReply::Stored(since) => {
-                self.phase = Phase::Confirming { since };
+                self.phase = OwnershipPhase::Confirming { since };
                 // The feed shows the key too, but it may lag behind or be listing again.
-                self.actions.push_back(Action::Read);
+                self.actions.push_back(ExclusiveKeyOutput::Read);
             }
             RegisterReply::Taken => {
-                self.phase = Phase::Rereading;
-                self.actions.push_back(Action::Read);
+                self.phase = OwnershipPhase::Rereading;
+                self.actions.push_back(ExclusiveKeyOutput::Read);
             }
             RegisterReply::AlreadyRegistered | RegisterReply::Superseded => {
                 self.fail_unregistered(ExclusiveKeyError::AlreadyRegistered);
@@ -148,8 +150,9 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         }
     }
 
-    /// The reply to an update, or to a create whose key was read before the reply came.
-    pub(super) fn handle_kept(&mut self, pending: Pending<R>, reply: RegisterReply) {
+    /// Handles the reply to an update, or to a create of a key that was read before the reply
+    /// arrived.
+    pub(super) fn handle_kept(&mut self, pending: PendingRegistration<R>, reply: RegisterReply) {
         match reply {
             RegisterReply::Stored(_) => self.report(&pending, Ok(())),
             // The session still keeps the record before.
@@ -159,10 +162,11 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
                 self.end_unregistered(RegistrationStatus::Left);
             }
             RegisterReply::Taken => {
-                self.phase = Phase::Replaced;
+                // The owner of the key is not known yet. The read shows it and decides the status.
+                self.phase = OwnershipPhase::Replaced;
                 self.set_status(RegistrationStatus::Lost);
                 self.pending = Some(pending);
-                self.actions.push_back(Action::Read);
+                self.actions.push_back(ExclusiveKeyOutput::Read);
             }
             RegisterReply::AlreadyRegistered | RegisterReply::Superseded | RegisterReply::Closed => {
                 self.pending = Some(pending);
@@ -176,14 +180,14 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
             return self.fail_unregistered(ExclusiveKeyError::Closed);
         }
         let since = match self.phase {
-            Phase::Confirming { since } => Some(since),
+            OwnershipPhase::Confirming { since } => Some(since),
             _ => None,
         };
         match &self.read {
             Some((ObservedOwner::This(token, Some(lease)), _)) if self.session.held == Some(*lease) => {
                 let token = *token;
-                self.phase = Phase::Kept;
-                self.notices.push_back(Notice::Taken(token));
+                self.phase = OwnershipPhase::Kept;
+                self.notices.push_back(ExclusiveKeyEvent::Taken(token));
                 self.advance_kept();
             }
             // Before the key was stored, its predecessor may be read. After that it was replaced.
@@ -198,16 +202,18 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
     fn advance_kept(&mut self) {
         match self.decide(self.session) {
             RegistrationStatus::Left => self.end_unregistered(RegistrationStatus::Left),
-            // It is not registered again when the other owner leaves: that would surprise all who know the other.
+            // The key is not registered again when the other owner leaves. Its clients know the
+            // other owner, and a return would replace it unnoticed.
             displaced @ RegistrationStatus::Displaced(_) => self.end(displaced),
             status @ (RegistrationStatus::Member(_) | RegistrationStatus::Lost) => self.set_status(status),
         }
     }
 
-    /// The status while the key is kept.
+    /// Returns the status while the key is kept.
     ///
-    /// A session that holds another lease than the key was read under has recovered, and the key's end has yet to be read: another
-    /// process may have owned the key since.
+    /// A session that holds another lease than the one that the key was read under has recovered.
+    /// The end of the former key was not read yet, and another process may have owned the key in
+    /// between.
     pub(super) fn decide(&self, session: SessionView) -> RegistrationStatus {
         match &self.read {
             _ if session.is_closed => RegistrationStatus::Left,
@@ -230,47 +236,51 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
 
     fn advance_leaving(&mut self) {
         match &self.read {
-            Some((ObservedOwner::None | ObservedOwner::Other(_), _)) => self.finish_leave(Notice::Left),
+            Some((ObservedOwner::None | ObservedOwner::Other(_), _)) => {
+                self.finish_leave(ExclusiveKeyEvent::Left);
+            }
             Some((ObservedOwner::This(..), _)) | None => {}
         }
     }
 
-    /// The deadline of the phase has passed.
+    /// Handles the deadline of the phase.
     fn expire(&mut self) {
         match self.phase {
-            Phase::Waiting => {
+            OwnershipPhase::Waiting => {
                 let not_yet = ExclusiveKeyError::NotYet { within: self.patience.store };
                 self.fail(self.other().cloned().map_or(not_yet, ExclusiveKeyError::Held));
             }
-            Phase::Rereading | Phase::Registering | Phase::Confirming { .. } => {
+            OwnershipPhase::Rereading | OwnershipPhase::Registering | OwnershipPhase::Confirming { .. } => {
                 self.fail(ExclusiveKeyError::NotYet { within: self.patience.store });
             }
-            Phase::Kept => {
-                let Some(Pending { epoch, purpose: Purpose::Update { within, until, .. } }) =
-                    &mut self.pending
+            OwnershipPhase::Kept => {
+                let Some(PendingRegistration {
+                    epoch,
+                    purpose: RegistrationPurpose::Update { within, until, .. },
+                }) = &mut self.pending
                 else {
                     return;
                 };
                 // The session goes on; its reply is still expected.
                 *until = None;
                 let error = UpdateError::NotYet { within: *within };
-                self.notices.push_back(Notice::Updated(*epoch, Err(error)));
+                self.notices.push_back(ExclusiveKeyEvent::Updated(*epoch, Err(error)));
             }
-            Phase::Replaced => self.end(RegistrationStatus::Left),
-            Phase::Leaving { .. } => self.finish_leave(Notice::LeaveUnconfirmed),
-            Phase::Over => {}
+            OwnershipPhase::Replaced => self.end(RegistrationStatus::Left),
+            OwnershipPhase::Leaving { .. } => self.finish_leave(ExclusiveKeyEvent::LeaveUnconfirmed),
+            OwnershipPhase::Over => {}
         }
     }
 
-    fn report(&mut self, pending: &Pending<R>, result: Result<(), UpdateError>) {
+    fn report(&mut self, pending: &PendingRegistration<R>, result: Result<(), UpdateError>) {
         if pending.until().is_some() {
-            self.notices.push_back(Notice::Updated(pending.epoch, result));
+            self.notices.push_back(ExclusiveKeyEvent::Updated(pending.epoch, result));
         }
     }
 
-    /// The record of an update is never stored.
-    fn refuse(&mut self, pending: &Pending<R>, error: StoreError) {
-        if let Purpose::Update { before, .. } = &pending.purpose {
+    /// Restores the record before an update that the store rejects.
+    fn refuse(&mut self, pending: &PendingRegistration<R>, error: StoreError) {
+        if let RegistrationPurpose::Update { before, .. } = &pending.purpose {
             self.record = before.clone();
         }
         self.report(pending, Err(UpdateError::Refused(error)));
@@ -284,10 +294,10 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
 
     /// The key is not taken, and the session does not register it.
     fn fail_unregistered(&mut self, error: ExclusiveKeyError) {
-        self.phase = Phase::Over;
+        self.phase = OwnershipPhase::Over;
         self.pending = None;
         self.status = RegistrationStatus::Left;
-        self.notices.push_back(Notice::NotTaken(error));
+        self.notices.push_back(ExclusiveKeyEvent::NotTaken(error));
     }
 
     /// The key is not this owner's any more; what the session registers of it is withdrawn.
@@ -297,8 +307,8 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
     }
 
     fn end_unregistered(&mut self, status: RegistrationStatus) {
-        let was_replaced = matches!(self.phase, Phase::Replaced);
-        self.phase = Phase::Over;
+        let was_replaced = matches!(self.phase, OwnershipPhase::Replaced);
+        self.phase = OwnershipPhase::Over;
         if let Some(pending) = self.pending.take() {
             let error = match status {
                 RegistrationStatus::Displaced(_) => UpdateError::Displaced,
@@ -312,13 +322,16 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
 
     /// In all other phases the session does not register the key for this owner.
     fn withdraw(&mut self) {
-        if matches!(self.phase, Phase::Registering | Phase::Confirming { .. } | Phase::Kept) {
-            self.actions.push_back(Action::Withdraw);
+        if matches!(
+            self.phase,
+            OwnershipPhase::Registering | OwnershipPhase::Confirming { .. } | OwnershipPhase::Kept
+        ) {
+            self.actions.push_back(ExclusiveKeyOutput::Withdraw);
         }
     }
 
-    pub(super) fn finish_leave(&mut self, notice: Notice) {
-        self.phase = Phase::Over;
+    pub(super) fn finish_leave(&mut self, notice: ExclusiveKeyEvent) {
+        self.phase = OwnershipPhase::Over;
         self.notices.push_back(notice);
     }
 
@@ -328,7 +341,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         }
         if self.status != status {
             self.status = status.clone();
-            self.notices.push_back(Notice::Status(status));
+            self.notices.push_back(ExclusiveKeyEvent::Status(status));
         }
     }
 }

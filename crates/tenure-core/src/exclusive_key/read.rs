@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::error::StoreError;
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::kv::{Get, KeyValue};
 use crate::revision::Revision;
 
@@ -28,13 +28,13 @@ impl Exchange for ReadKey {
         StoreRequest::Get(Get::key(self.key.clone()))
     }
 
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output> {
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
         match reply.and_then(StoreReply::into_page) {
-            Ok(mut page) => Step::Done(Ok((page.pairs.pop(), page.revision))),
+            Ok(mut page) => ExchangeStep::Done(Ok((page.pairs.pop(), page.revision))),
             Err(error) if error.is_fatal() || matches!(error, StoreError::Invalid(_)) => {
-                Step::Done(Err(error))
+                ExchangeStep::Done(Err(error))
             }
-            Err(error) => Step::Retry(error),
+            Err(error) => ExchangeStep::Retry(error),
         }
     }
 }

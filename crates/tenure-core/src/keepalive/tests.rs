@@ -147,19 +147,19 @@ fn ttl_below_a_second_needs_explicit_margin() {
 
 /// Events of a lease, with the milliseconds that pass before each.
 #[derive(Clone, Debug)]
-enum Event {
+enum LeaseStep {
     Nothing,
     Acknowledged { took_ms: u64 },
     Failed,
     Gone,
 }
 
-fn events() -> impl Strategy<Value = (u64, Event)> {
+fn events() -> impl Strategy<Value = (u64, LeaseStep)> {
     let event = prop_oneof![
-        Just(Event::Nothing),
-        (0..4_000u64).prop_map(|took_ms| Event::Acknowledged { took_ms }),
-        Just(Event::Failed),
-        Just(Event::Gone),
+        Just(LeaseStep::Nothing),
+        (0..4_000u64).prop_map(|took_ms| LeaseStep::Acknowledged { took_ms }),
+        Just(LeaseStep::Failed),
+        Just(LeaseStep::Gone),
     ];
     (0..3_000u64, event)
 }
@@ -178,18 +178,18 @@ proptest! {
                 sent = Some(now);
             }
             match (event, sent) {
-                (Event::Acknowledged { took_ms }, Some(sent_ms)) => {
+                (LeaseStep::Acknowledged { took_ms }, Some(sent_ms)) => {
                     store_keeps_until = store_keeps_until.max(at(sent_ms) + TTL);
                     now += took_ms;
                     lease.handle_renewed(at(sent_ms), TTL, at(now));
                     sent = None;
                 }
-                (Event::Failed, Some(_)) => {
+                (LeaseStep::Failed, Some(_)) => {
                     lease.handle_failed(Duration::from_millis(50), at(now));
                     sent = None;
                 }
-                (Event::Gone, _) => lease.handle_gone(),
-                (Event::Nothing | Event::Acknowledged { .. } | Event::Failed, _) => {}
+                (LeaseStep::Gone, _) => lease.handle_gone(),
+                (LeaseStep::Nothing | LeaseStep::Acknowledged { .. } | LeaseStep::Failed, _) => {}
             }
             prop_assert!(lease.valid_until() + MARGIN_MIN <= store_keeps_until);
             prop_assert!(!lease.is_valid(at(now)) || at(now) + MARGIN_MIN < store_keeps_until);

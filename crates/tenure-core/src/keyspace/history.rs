@@ -18,7 +18,7 @@ use crate::time::Moment;
 
 /// The changes of one revision.
 #[derive(Clone, Debug)]
-pub(super) struct Batch {
+pub(super) struct RevisionBatch {
     /// When they were made, for retention by age.
     pub at: Moment,
     /// They, in order, each with its `previous`.
@@ -27,24 +27,28 @@ pub(super) struct Batch {
 
 /// All that was since the last compaction.
 #[derive(Clone, Debug)]
-pub(super) struct History {
+pub(super) struct KeyspaceHistory {
     compacted: Revision,
-    batches: VecDeque<Batch>,
+    batches: VecDeque<RevisionBatch>,
     /// Each key's versions, oldest first; none where it was deleted.
-    versions: BTreeMap<Bytes, Vec<Version>>,
+    versions: BTreeMap<Bytes, Vec<KeyVersion>>,
 }
 
 #[derive(Clone, Debug)]
-struct Version {
+struct KeyVersion {
     revision: Revision,
     pair: Option<KeyValue>,
 }
 
-impl History {
+impl KeyspaceHistory {
     /// The history of a new store: its first revision, in which nothing happened.
-    pub(super) fn new() -> History {
-        let first = Batch { at: Moment::ORIGIN, changes: Vec::new() };
-        History { compacted: Revision::ZERO, batches: VecDeque::from([first]), versions: BTreeMap::new() }
+    pub(super) fn new() -> KeyspaceHistory {
+        let first = RevisionBatch { at: Moment::ORIGIN, changes: Vec::new() };
+        KeyspaceHistory {
+            compacted: Revision::ZERO,
+            batches: VecDeque::from([first]),
+            versions: BTreeMap::new(),
+        }
     }
 
     pub(super) fn compacted(&self) -> Revision {
@@ -58,9 +62,9 @@ impl History {
                 Change::Put { pair, .. } => (pair.modified, Some(pair.clone())),
                 Change::Delete { revision, .. } => (*revision, None),
             };
-            self.versions.entry(change.key().clone()).or_default().push(Version { revision, pair });
+            self.versions.entry(change.key().clone()).or_default().push(KeyVersion { revision, pair });
         }
-        self.batches.push_back(Batch { at, changes });
+        self.batches.push_back(RevisionBatch { at, changes });
     }
 
     /// The changes of one revision; none if it was compacted away or is yet to come.

@@ -22,7 +22,7 @@ pub const AUDIT_KEEP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// How long a key stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Life {
+pub enum KeyLifetime {
     /// Until it is deleted.
     Permanent,
     /// As long as the one who put it renews its lease.
@@ -33,22 +33,22 @@ pub enum Life {
     KeptFor(Duration),
 }
 
-impl fmt::Display for Life {
+impl fmt::Display for KeyLifetime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const DAY_S: u64 = 24 * 60 * 60;
         match self {
-            Life::Permanent => f.write_str("permanent"),
-            Life::Leased => f.write_str("leased"),
-            Life::ExpiresAfter(time) if time.as_secs() == DAY_S => f.write_str("expires, 1 day"),
-            Life::ExpiresAfter(time) => write!(f, "expires, {} days", time.as_secs() / DAY_S),
-            Life::KeptFor(time) => write!(f, "kept, {} days", time.as_secs() / DAY_S),
+            KeyLifetime::Permanent => f.write_str("permanent"),
+            KeyLifetime::Leased => f.write_str("leased"),
+            KeyLifetime::ExpiresAfter(time) if time.as_secs() == DAY_S => f.write_str("expires, 1 day"),
+            KeyLifetime::ExpiresAfter(time) => write!(f, "expires, {} days", time.as_secs() / DAY_S),
+            KeyLifetime::KeptFor(time) => write!(f, "kept, {} days", time.as_secs() / DAY_S),
         }
     }
 }
 
 impl Key {
     /// How long it stays.
-    pub const fn life(&self) -> Life {
+    pub const fn life(&self) -> KeyLifetime {
         match self {
             Key::Task(_)
             | Key::TaskProps(_)
@@ -56,7 +56,7 @@ impl Key {
             | Key::TaskState(_)
             | Key::EndedTask(..)
             | Key::Frozen(_)
-            | Key::Run(_) => Life::Permanent,
+            | Key::Run(_) => KeyLifetime::Permanent,
             Key::Node(_)
             | Key::TaskOwner(_)
             | Key::Candidate(..)
@@ -64,10 +64,10 @@ impl Key {
             | Key::Waiter(..)
             | Key::EnterGuard(_)
             | Key::Ttl(_)
-            | Key::Registration(_) => Life::Leased,
-            Key::TaskCommand(_) | Key::NodeCommand(..) => Life::ExpiresAfter(COMMAND_EXPIRES_AFTER),
-            Key::CommandResult(_) => Life::ExpiresAfter(RESULT_EXPIRES_AFTER),
-            Key::Audit(_) => Life::KeptFor(AUDIT_KEEP),
+            | Key::Registration(_) => KeyLifetime::Leased,
+            Key::TaskCommand(_) | Key::NodeCommand(..) => KeyLifetime::ExpiresAfter(COMMAND_EXPIRES_AFTER),
+            Key::CommandResult(_) => KeyLifetime::ExpiresAfter(RESULT_EXPIRES_AFTER),
+            Key::Audit(_) => KeyLifetime::KeptFor(AUDIT_KEEP),
         }
     }
 

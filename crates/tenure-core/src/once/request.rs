@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
-use super::{Decision, OnceRule};
+use super::{OnceDecision, OnceRule};
 use crate::error::{Cause, StoreError};
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::fence::Fence;
 use crate::kv::{Get, KeyValue};
 use crate::record::{OnceRecord, Record};
@@ -24,7 +24,7 @@ pub struct BeginRun {
     fence: Fence,
     rule: OnceRule,
     record: OnceRecord,
-    state: State,
+    state: BeginRunPhase,
     retries_left: u32,
     conflicts_left: u32,
     /// The error of a put whose outcome is not known.
@@ -32,7 +32,7 @@ pub struct BeginRun {
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum BeginRunPhase {
     Reading,
     /// The put is in flight, on this condition. It ignores a record in the future.
     Writing {
@@ -71,7 +71,7 @@ impl BeginRun {
             fence,
             rule,
             record,
-            state: State::Reading,
+            state: BeginRunPhase::Reading,
             retries_left: RETRIES_MAX,
             conflicts_left: CONFLICTS_MAX,
             unknown: None,
@@ -79,63 +79,63 @@ impl BeginRun {
     }
 
     /// What follows from the record as it is now.
-    fn decide(&mut self, last: Option<&KeyValue>) -> Step<Result<Begun, StoreError>> {
+    fn decide(&mut self, last: Option<&KeyValue>) -> ExchangeStep<Result<Begun, StoreError>> {
         let record = match last.map(|pair| OnceRecord::decode(&pair.value)).transpose() {
             Ok(record) => record,
-            Err(bad) => return Step::Done(Ok(Begun::Unreadable { reason: bad.reason() })),
+            Err(bad) => return ExchangeStep::Done(Ok(Begun::Unreadable { reason: bad.reason() })),
         };
         // A put of this hold whose reply was lost has been applied.
         if let Some(own) = record.as_ref().filter(|record| record.token == self.record.token) {
-            return Step::Done(Ok(Begun::Begun { record: own.clone(), ignored: None }));
+            return ExchangeStep::Done(Ok(Begun::Begun { record: own.clone(), ignored: None }));
         }
         match self.rule.decide(record.as_ref(), self.record.started) {
-            Decision::Done(record) => Step::Done(Ok(Begun::Done(record))),
-            Decision::Due { ignored } => {
+            OnceDecision::Done(record) => ExchangeStep::Done(Ok(Begun::Done(record))),
+            OnceDecision::Due { ignored } => {
                 let unchanged = match last {
                     Some(last) => Condition::modified_at(self.key.clone(), last.modified),
                     None => Condition::absent(self.key.clone()),
                 };
-                self.state = State::Writing { unchanged, ignored };
-                Step::Send
+                self.state = BeginRunPhase::Writing { unchanged, ignored };
+                ExchangeStep::Send
             }
         }
     }
 
     /// The put was not applied: the lock was lost, or the record was changed.
-    fn refused(&mut self, results: Vec<OpReply>) -> Step<Result<Begun, StoreError>> {
+    fn refused(&mut self, results: Vec<OpReply>) -> ExchangeStep<Result<Begun, StoreError>> {
         let mut pages = results.into_iter().filter_map(|result| match result {
             OpReply::Get(page) => Some(page),
             OpReply::Put | OpReply::Delete { .. } => None,
         });
         let (Some(hold), Some(record)) = (pages.next(), pages.next()) else {
-            return Step::Done(Err(StoreError::Corrupt("a read has no reply".into())));
+            return ExchangeStep::Done(Err(StoreError::Corrupt("a read has no reply".into())));
         };
         let is_held = hold.pairs.first().is_some_and(|pair| pair.created == self.fence.token.0);
         let last = record.pairs.first();
         let token = last.and_then(|pair| OnceRecord::decode(&pair.value).ok()).and_then(|last| last.token);
         // A record of this hold is the run that has begun, also if the lock was lost since: the caller learns that from its hold.
         if !is_held && token != self.record.token {
-            return Step::Done(Ok(Begun::HoldLost));
+            return ExchangeStep::Done(Ok(Begun::HoldLost));
         }
         if self.conflicts_left == 0 {
             let why = "other clients change the record of the last run";
-            return Step::Done(Err(StoreError::Busy(Cause::new(why))));
+            return ExchangeStep::Done(Err(StoreError::Busy(Cause::new(why))));
         }
         self.conflicts_left -= 1;
         self.decide(last)
     }
 
-    fn failed(&mut self, error: StoreError) -> Step<Result<Begun, StoreError>> {
-        if matches!(self.state, State::Writing { .. }) && error.is_ambiguous() {
+    fn failed(&mut self, error: StoreError) -> ExchangeStep<Result<Begun, StoreError>> {
+        if matches!(self.state, BeginRunPhase::Writing { .. }) && error.is_ambiguous() {
             self.unknown = Some(error.clone());
         }
-        self.state = State::Reading;
+        self.state = BeginRunPhase::Reading;
         if self.retries_left > 0 && (error.is_retryable() || error.is_ambiguous()) {
             self.retries_left -= 1;
-            return Step::Retry(error);
+            return ExchangeStep::Retry(error);
         }
         // While the outcome of a put is unknown, no later error may say that nothing was applied.
-        Step::Done(Err(self.unknown.take().unwrap_or(error)))
+        ExchangeStep::Done(Err(self.unknown.take().unwrap_or(error)))
     }
 }
 
@@ -144,8 +144,8 @@ impl Exchange for BeginRun {
 
     fn request(&self) -> StoreRequest {
         match &self.state {
-            State::Reading => StoreRequest::Get(Get::key(self.key.clone())),
-            State::Writing { unchanged, .. } => {
+            BeginRunPhase::Reading => StoreRequest::Get(Get::key(self.key.clone())),
+            BeginRunPhase::Writing { unchanged, .. } => {
                 let put = Txn::new()
                     .when(unchanged.clone())
                     .then(Op::put(self.key.clone(), self.record.encode()))
@@ -156,16 +156,16 @@ impl Exchange for BeginRun {
         }
     }
 
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output> {
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
         match reply {
             Err(error) => self.failed(error),
             Ok(StoreReply::Page(page)) => self.decide(page.pairs.first()),
             Ok(StoreReply::Txn(reply)) if reply.succeeded => {
                 let ignored = match &mut self.state {
-                    State::Writing { ignored, .. } => ignored.take(),
-                    State::Reading => None,
+                    BeginRunPhase::Writing { ignored, .. } => ignored.take(),
+                    BeginRunPhase::Reading => None,
                 };
-                Step::Done(Ok(Begun::Begun { record: self.record.clone(), ignored }))
+                ExchangeStep::Done(Ok(Begun::Begun { record: self.record.clone(), ignored }))
             }
             Ok(StoreReply::Txn(reply)) => self.refused(reply.results),
         }
@@ -199,15 +199,15 @@ impl Exchange for EndRun {
         StoreRequest::Txn(self.txn.clone())
     }
 
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output> {
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
         match reply {
-            Ok(StoreReply::Txn(reply)) => Step::Done(Ok(reply.succeeded)),
+            Ok(StoreReply::Txn(reply)) => ExchangeStep::Done(Ok(reply.succeeded)),
             Ok(StoreReply::Page(_)) => {
-                Step::Done(Err(StoreError::Corrupt("a transaction has the reply of a read".into())))
+                ExchangeStep::Done(Err(StoreError::Corrupt("a transaction has the reply of a read".into())))
             }
             // Applying it twice is applying it once: no other process writes the record while this one holds the lock.
-            Err(error) if error.is_retryable() || error.is_ambiguous() => Step::Retry(error),
-            Err(error) => Step::Done(Err(error)),
+            Err(error) if error.is_retryable() || error.is_ambiguous() => ExchangeStep::Retry(error),
+            Err(error) => ExchangeStep::Done(Err(error)),
         }
     }
 }

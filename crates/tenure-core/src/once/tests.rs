@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::error::{Cause, StoreError};
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::fence::Fence;
 use crate::keyspace::Keyspace;
 use crate::kv::Get;
@@ -60,13 +60,13 @@ fn failed_run_counts_unless_only_successes_do() {
     let successes = OnceRule { counted: CountedRuns::Succeeded, ..RULE };
     for (exit_code, is_done) in [(None, false), (Some(3), false), (Some(0), true)] {
         let last = OnceRecord { exit_code, ..run_at(3_700) };
-        assert_eq!(RULE.decide(Some(&last), at(3_800)), Decision::Done(last.clone()));
+        assert_eq!(RULE.decide(Some(&last), at(3_800)), OnceDecision::Done(last.clone()));
         let decision = successes.decide(Some(&last), at(3_800));
-        assert_eq!(matches!(decision, Decision::Done(_)), is_done, "{exit_code:?}");
+        assert_eq!(matches!(decision, OnceDecision::Done(_)), is_done, "{exit_code:?}");
     }
-    assert_eq!(RULE.decide(None, at(0)), Decision::Due { ignored: None });
+    assert_eq!(RULE.decide(None, at(0)), OnceDecision::Due { ignored: None });
     let ahead = run_at(900_000);
-    assert_eq!(RULE.decide(Some(&ahead), at(1)), Decision::Due { ignored: Some(ahead) });
+    assert_eq!(RULE.decide(Some(&ahead), at(1)), OnceDecision::Due { ignored: Some(ahead) });
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn send<E: Exchange>(store: &mut Keyspace, exchange: &E) -> Result<StoreReply, S
 fn finish<E: Exchange>(store: &mut Keyspace, exchange: &mut E) -> E::Output {
     loop {
         let reply = send(store, exchange);
-        if let Step::Done(output) = exchange.handle(reply) {
+        if let ExchangeStep::Done(output) = exchange.handle(reply) {
             return output;
         }
     }
@@ -146,12 +146,12 @@ fn lost_reply_to_the_put_is_settled_by_the_token() {
         let (mut store, fence) = held();
         let mut run = begin(&fence, 10);
         let read = send(&mut store, &run);
-        assert!(matches!(run.handle(read), Step::Send));
+        assert!(matches!(run.handle(read), ExchangeStep::Send));
         let late = run.request();
         if is_applied {
             send(&mut store, &run).unwrap();
         }
-        assert!(matches!(run.handle(Err(lost())), Step::Retry(_)));
+        assert!(matches!(run.handle(Err(lost())), ExchangeStep::Retry(_)));
         assert!(matches!(finish(&mut store, &mut run).unwrap(), Begun::Begun { .. }));
         let revision = store.revision();
         let StoreRequest::Txn(late) = late else { panic!("{late:?}") };
@@ -185,15 +185,18 @@ fn error_after_an_unknown_put_stays_ambiguous() {
     let mut run = begin(&fence, 10);
     let read = send(&mut store, &run);
     run.handle(read);
-    assert!(matches!(run.handle(Err(lost())), Step::Retry(_)));
+    assert!(matches!(run.handle(Err(lost())), ExchangeStep::Retry(_)));
     let unavailable = || StoreError::Unavailable(Cause::new("no connection"));
-    assert!(matches!(run.handle(Err(unavailable())), Step::Retry(_)));
-    assert!(matches!(run.handle(Err(unavailable())), Step::Done(Err(StoreError::Ambiguous(_)))));
+    assert!(matches!(run.handle(Err(unavailable())), ExchangeStep::Retry(_)));
+    assert!(matches!(run.handle(Err(unavailable())), ExchangeStep::Done(Err(StoreError::Ambiguous(_)))));
     let mut never_put = begin(&fence, 10);
     for _ in 0..2 {
-        assert!(matches!(never_put.handle(Err(unavailable())), Step::Retry(_)));
+        assert!(matches!(never_put.handle(Err(unavailable())), ExchangeStep::Retry(_)));
     }
-    assert!(matches!(never_put.handle(Err(unavailable())), Step::Done(Err(StoreError::Unavailable(_)))));
+    assert!(matches!(
+        never_put.handle(Err(unavailable())),
+        ExchangeStep::Done(Err(StoreError::Unavailable(_)))
+    ));
 }
 
 #[test]
@@ -217,7 +220,7 @@ fn end_is_recorded_only_while_the_lock_is_held() {
     };
     let ended = OnceRecord { exit_code: Some(7), ..record };
     let mut end = EndRun::finished("run".into(), &fence, &ended);
-    assert!(matches!(end.handle(Err(lost())), Step::Retry(_)));
+    assert!(matches!(end.handle(Err(lost())), ExchangeStep::Retry(_)));
     assert!(finish(&mut store, &mut end).unwrap());
     assert_eq!(stored(&mut store), Some(ended));
     store.apply(&Txn::new().then(Op::delete("lock")), NOW).unwrap();

@@ -1,4 +1,4 @@
-//! What can be on a roster: nodes, the instances of one service, the instances of all.
+//! Kinds of presence: nodes, the instances of one service, the instances of all services.
 
 use std::fmt;
 
@@ -6,25 +6,26 @@ use crate::id::{InstanceId, NodeId, ServiceName};
 use crate::layout::{Key, Layout};
 use crate::record::{InstanceValue, InvalidRecord, MemberRecord, Record};
 
-/// Which keys are members, and how their values read.
-pub trait Kind: Send + Sync + 'static {
-    /// Who a member is.
+/// Which keys are members, and how their values are read.
+pub trait PresenceKind: Send + Sync + 'static {
+    /// The id of a member.
     type Id: Ord + Clone + fmt::Debug + Send + Sync + 'static;
-    /// What it says of itself.
+    /// The record that a member publishes.
     type Record: Clone + PartialEq + fmt::Debug + Send + Sync + 'static;
 
-    /// Whose key this is; none if it concerns nobody on this roster. Two keys are never the same member's.
+    /// Returns the id of the member that the key belongs to; none if the key is not of this kind.
+    /// No two keys have the same id.
     fn id(&self, key: &[u8]) -> Option<Self::Id>;
 
     /// Reads a member's value.
     fn read(&self, id: &Self::Id, value: &bytes::Bytes) -> Result<Self::Record, InvalidRecord>;
 }
 
-/// The nodes of a namespace. The commands to them lie among their keys and are skipped.
+/// The nodes of a namespace. The commands to a node are stored below its key and are skipped.
 #[derive(Clone, Debug)]
-pub struct Nodes(pub Layout);
+pub struct NodePresence(pub Layout);
 
-impl Kind for Nodes {
+impl PresenceKind for NodePresence {
     type Id = NodeId;
     type Record = MemberRecord;
 
@@ -42,9 +43,9 @@ impl Kind for Nodes {
 
 /// The instances of all services of a namespace.
 #[derive(Clone, Debug)]
-pub struct Instances(pub Layout);
+pub struct AllInstancePresence(pub Layout);
 
-impl Instances {
+impl AllInstancePresence {
     fn parse(&self, key: &[u8]) -> Option<(ServiceName, InstanceId)> {
         match self.0.parse(key)? {
             Key::Registration(key) => key.as_instance(),
@@ -53,7 +54,7 @@ impl Instances {
     }
 }
 
-impl Kind for Instances {
+impl PresenceKind for AllInstancePresence {
     type Id = (ServiceName, InstanceId);
     type Record = InstanceValue;
 
@@ -68,14 +69,14 @@ impl Kind for Instances {
 
 /// The instances of one service.
 #[derive(Clone, Debug)]
-pub struct NamedInstances {
-    /// Of which namespace.
+pub struct InstancePresence {
+    /// The namespace.
     pub layout: Layout,
-    /// Of which service.
+    /// The name of the service.
     pub name: ServiceName,
 }
 
-impl Kind for NamedInstances {
+impl PresenceKind for InstancePresence {
     type Id = InstanceId;
     type Record = InstanceValue;
 

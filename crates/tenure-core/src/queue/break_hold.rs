@@ -8,13 +8,13 @@ use bytes::Bytes;
 
 use crate::audit::AuditEntry;
 use crate::error::StoreError;
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::kv::Get;
 use crate::revision::Token;
 use crate::txn::{Condition, Op, Txn};
 
-/// How many lost replies are settled before the outcome is reported as ambiguous. One reply is lost when a member stops; more than a few
-/// are an outage, which the operator has to hear of.
+/// How many lost replies are settled before the outcome is reported as ambiguous. One reply is lost
+/// when a member stops. More than a few are an outage, which must be reported to the operator.
 const LOST_MAX: u32 = 3;
 
 /// The deletion of one queue key.
@@ -31,7 +31,7 @@ pub struct BreakHold {
 pub enum Broken {
     /// The key was deleted, and the audit record put.
     Done,
-    /// The key was not there any more. Nothing changed.
+    /// The key was already deleted. Nothing changed.
     Gone,
 }
 
@@ -53,19 +53,19 @@ impl Exchange for BreakHold {
         StoreRequest::Txn(self.audit.add_to(txn))
     }
 
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output> {
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
         match reply {
-            Ok(StoreReply::Txn(reply)) if reply.succeeded => Step::Done(Ok(Broken::Done)),
-            Ok(reply) => Step::Done(reply.into_page().map(|page| match page.pairs.is_empty() {
+            Ok(StoreReply::Txn(reply)) if reply.succeeded => ExchangeStep::Done(Ok(Broken::Done)),
+            Ok(reply) => ExchangeStep::Done(reply.into_page().map(|page| match page.pairs.is_empty() {
                 true => Broken::Gone,
-                // An earlier request, whose reply was lost, was applied.
+                // An earlier request with a lost reply was applied.
                 false => Broken::Done,
             })),
             Err(error) if error.is_ambiguous() && self.lost < LOST_MAX => {
                 self.lost += 1;
-                Step::Retry(error)
+                ExchangeStep::Retry(error)
             }
-            Err(error) => Step::Done(Err(error)),
+            Err(error) => ExchangeStep::Done(Err(error)),
         }
     }
 }
@@ -112,18 +112,18 @@ mod tests {
         let mut store = Keyspace::new(Limits::EMBEDDED);
         let mut exchange = break_hold(put(&mut store));
         let reply = send(&mut store, &exchange);
-        assert!(matches!(exchange.handle(reply), Step::Done(Ok(Broken::Done))));
+        assert!(matches!(exchange.handle(reply), ExchangeStep::Done(Ok(Broken::Done))));
         assert_eq!(keys(&mut store), 1, "the record is left");
     }
 
     #[test]
-    fn next_holder_is_not_broken_and_leaves_no_record() {
+    fn break_spares_the_next_holder() {
         let mut store = Keyspace::new(Limits::EMBEDDED);
         let mut exchange = break_hold(put(&mut store));
         store.apply(&Txn::new().then(Op::delete("k")), NOW).unwrap();
         put(&mut store);
         let reply = send(&mut store, &exchange);
-        assert!(matches!(exchange.handle(reply), Step::Done(Ok(Broken::Gone))));
+        assert!(matches!(exchange.handle(reply), ExchangeStep::Done(Ok(Broken::Gone))));
         assert_eq!(keys(&mut store), 1, "the next holder is left");
     }
 
@@ -135,9 +135,9 @@ mod tests {
             if was_applied {
                 send(&mut store, &exchange).unwrap();
             }
-            assert!(matches!(exchange.handle(Err(lost())), Step::Retry(_)));
+            assert!(matches!(exchange.handle(Err(lost())), ExchangeStep::Retry(_)));
             let reply = send(&mut store, &exchange);
-            assert!(matches!(exchange.handle(reply), Step::Done(Ok(Broken::Done))));
+            assert!(matches!(exchange.handle(reply), ExchangeStep::Done(Ok(Broken::Done))));
             assert_eq!(keys(&mut store), 1, "there is one record");
         }
     }
@@ -146,10 +146,10 @@ mod tests {
     fn outage_is_reported() {
         let mut exchange = break_hold(Token(crate::revision::Revision(1)));
         for _ in 0..LOST_MAX {
-            assert!(matches!(exchange.handle(Err(lost())), Step::Retry(_)));
+            assert!(matches!(exchange.handle(Err(lost())), ExchangeStep::Retry(_)));
         }
-        assert!(matches!(exchange.handle(Err(lost())), Step::Done(Err(_))));
+        assert!(matches!(exchange.handle(Err(lost())), ExchangeStep::Done(Err(_))));
         let unavailable = StoreError::Unavailable(Cause::new("no connection"));
-        assert!(matches!(exchange.handle(Err(unavailable)), Step::Done(Err(_))));
+        assert!(matches!(exchange.handle(Err(unavailable)), ExchangeStep::Done(Err(_))));
     }
 }

@@ -3,7 +3,7 @@
 //! **Invariant** (G4): a put requires the create revision of the key and the modify revision of what was changed. So it never brings back
 //! a key that was deleted, and never drops what another client wrote.
 //!
-//! To apply the same change twice does no harm, so a lost reply is retried without asking what became of the request.
+//! Applying the same change twice does no harm, so a request with a lost reply is sent again.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::QueueKind;
 use crate::error::StoreError;
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::kv::Get;
 use crate::record::{
     CandidateRecord, HolderRecord, InvalidRecord, RECORD_BYTES_MAX, Record, StepDownRecord, Timestamp,
@@ -22,7 +22,7 @@ use crate::txn::{Condition, LeaseChoice, Op, Txn};
 
 /// A change of a stored record.
 pub trait RecordChange {
-    /// Returns what to put in place of the stored record; none if the stored one is as required.
+    /// Returns the record to put; none if the stored one needs no change.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ pub struct CandidateUpdate {
 pub enum CandidateChange {
     /// The value that observers see.
     Value(String),
-    /// What is requested of the leader; none to withdraw it.
+    /// A request to the leader; none to withdraw it.
     Request(Option<StepDownRecord>),
 }
 
@@ -114,14 +114,14 @@ impl RecordChange for PassedMark {
     }
 }
 
-/// How long a rewrite goes on.
+/// The bounds of a rewrite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Effort {
-    /// Until it is applied or cannot be: the owner of the key bounds it by its lease.
+pub enum RewriteLimit {
+    /// None: it runs until it is applied or cannot be. The owner of the key bounds it by its lease.
     UntilApplied,
-    /// For so many writes of other clients, and so many lost replies. Any other error ends it.
+    /// Limits for conflicts and lost replies. Any other error ends the rewrite.
     Bounded {
-        /// How often another client may have written the record first.
+        /// How often another client may write the record first.
         conflicts_max: u32,
         /// How often a reply may be lost.
         lost_max: u32,
@@ -133,9 +133,9 @@ pub enum Effort {
 pub enum Rewritten {
     /// This is stored now, since that revision.
     Stored(Bytes, Revision),
-    /// The key was deleted, or put again by another life of it.
+    /// The key was deleted, or put again as a later incarnation.
     Gone,
-    /// Other clients wrote it again and again.
+    /// Other clients wrote the record too often.
     Contended,
 }
 
@@ -156,22 +156,22 @@ pub struct Rewrite<C> {
     key: Bytes,
     token: Token,
     change: C,
-    effort: Effort,
-    state: State,
+    effort: RewriteLimit,
+    state: RewriteState,
 }
 
 #[derive(Clone, Debug)]
-enum State {
-    /// The stored record is to be read.
+enum RewriteState {
+    /// The stored record must be read.
     Reading,
-    /// This is to be put over the record of that revision.
+    /// This record must be put over the one of that revision.
     Writing(Bytes, Revision),
 }
 
 impl<C: RecordChange> Rewrite<C> {
     /// A rewrite of the key with this create revision, which is read first.
-    pub fn new(key: Bytes, token: Token, change: C, effort: Effort) -> Rewrite<C> {
-        Rewrite { key, token, change, effort, state: State::Reading }
+    pub fn new(key: Bytes, token: Token, change: C, effort: RewriteLimit) -> Rewrite<C> {
+        Rewrite { key, token, change, effort, state: RewriteState::Reading }
     }
 
     /// The same, if the stored record and its modify revision are known already.
@@ -185,36 +185,36 @@ impl<C: RecordChange> Rewrite<C> {
         modified: Revision,
     ) -> Result<Self, Result<Rewritten, RewriteError>> {
         match self.learn(value, modified) {
-            Step::Done(result) => Err(result),
-            Step::Send | Step::Retry(_) => Ok(self),
+            ExchangeStep::Done(result) => Err(result),
+            ExchangeStep::Send | ExchangeStep::Retry(_) => Ok(self),
         }
     }
 
-    fn learn(&mut self, value: &Bytes, modified: Revision) -> Step<Result<Rewritten, RewriteError>> {
+    fn learn(&mut self, value: &Bytes, modified: Revision) -> ExchangeStep<Result<Rewritten, RewriteError>> {
         match self.change.apply(value) {
             Ok(Some(changed)) => {
-                self.state = State::Writing(changed, modified);
-                Step::Send
+                self.state = RewriteState::Writing(changed, modified);
+                ExchangeStep::Send
             }
-            Ok(None) => Step::Done(Ok(Rewritten::Stored(value.clone(), modified))),
-            Err(bad) => Step::Done(Err(RewriteError::Unreadable(bad))),
+            Ok(None) => ExchangeStep::Done(Ok(Rewritten::Stored(value.clone(), modified))),
+            Err(bad) => ExchangeStep::Done(Err(RewriteError::Unreadable(bad))),
         }
     }
 
-    fn fail(&mut self, error: StoreError) -> Step<Result<Rewritten, RewriteError>> {
+    fn fail(&mut self, error: StoreError) -> ExchangeStep<Result<Rewritten, RewriteError>> {
         let is_retried = match &mut self.effort {
-            Effort::UntilApplied => !error.is_fatal() && !matches!(error, StoreError::Invalid(_)),
-            Effort::Bounded { lost_max, .. } => error.is_ambiguous() && count_down(lost_max),
+            RewriteLimit::UntilApplied => !error.is_fatal() && !matches!(error, StoreError::Invalid(_)),
+            RewriteLimit::Bounded { lost_max, .. } => error.is_ambiguous() && count_down(lost_max),
         };
         if !is_retried {
-            return Step::Done(Err(error.into()));
+            return ExchangeStep::Done(Err(error.into()));
         }
-        self.state = State::Reading;
-        Step::Retry(error)
+        self.state = RewriteState::Reading;
+        ExchangeStep::Retry(error)
     }
 }
 
-/// Takes one of what is left; false if nothing is.
+/// Counts down. Returns `false` at zero.
 fn count_down(left: &mut u32) -> bool {
     let is_left = *left > 0;
     *left = left.saturating_sub(1);
@@ -227,8 +227,8 @@ impl<C: RecordChange> Exchange for Rewrite<C> {
     fn request(&self) -> StoreRequest {
         let key = &self.key;
         match &self.state {
-            State::Reading => StoreRequest::Get(Get::key(key.clone())),
-            State::Writing(value, modified) => {
+            RewriteState::Reading => StoreRequest::Get(Get::key(key.clone())),
+            RewriteState::Writing(value, modified) => {
                 let put = Op::Put { key: key.clone(), value: value.clone(), lease: LeaseChoice::Keep };
                 StoreRequest::Txn(
                     Txn::new()
@@ -241,25 +241,25 @@ impl<C: RecordChange> Exchange for Rewrite<C> {
         }
     }
 
-    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> Step<Self::Output> {
+    fn handle(&mut self, reply: Result<StoreReply, StoreError>) -> ExchangeStep<Self::Output> {
         let reply = match reply {
             Ok(reply) => reply,
             Err(error) => return self.fail(error),
         };
-        if let (State::Writing(value, _), StoreReply::Txn(reply)) = (&self.state, &reply) {
+        if let (RewriteState::Writing(value, _), StoreReply::Txn(reply)) = (&self.state, &reply) {
             if reply.succeeded {
-                return Step::Done(Ok(Rewritten::Stored(value.clone(), reply.revision)));
+                return ExchangeStep::Done(Ok(Rewritten::Stored(value.clone(), reply.revision)));
             }
-            if let Effort::Bounded { conflicts_max, .. } = &mut self.effort
+            if let RewriteLimit::Bounded { conflicts_max, .. } = &mut self.effort
                 && !count_down(conflicts_max)
             {
-                return Step::Done(Ok(Rewritten::Contended));
+                return ExchangeStep::Done(Ok(Rewritten::Contended));
             }
         }
         match reply.into_page() {
             Ok(page) => match page.pairs.first().filter(|pair| pair.created == self.token.0) {
                 Some(pair) => self.learn(&pair.value, pair.modified),
-                None => Step::Done(Ok(Rewritten::Gone)),
+                None => ExchangeStep::Done(Ok(Rewritten::Gone)),
             },
             Err(error) => self.fail(error),
         }
@@ -275,7 +275,7 @@ mod tests {
     use crate::time::Moment;
 
     const NOW: Moment = Moment::ORIGIN;
-    const BOUNDED: Effort = Effort::Bounded { conflicts_max: 1, lost_max: 1 };
+    const BOUNDED: RewriteLimit = RewriteLimit::Bounded { conflicts_max: 1, lost_max: 1 };
 
     fn put(store: &mut Keyspace, value: impl Into<Bytes>) -> Token {
         Token(store.apply(&Txn::new().then(Op::put("k", value.into())), NOW).unwrap().revision)
@@ -302,7 +302,7 @@ mod tests {
     ) -> Result<Rewritten, RewriteError> {
         loop {
             let reply = send(store, &rewrite);
-            if let Step::Done(result) = rewrite.handle(reply) {
+            if let ExchangeStep::Done(result) = rewrite.handle(reply) {
                 return result;
             }
         }
@@ -312,13 +312,14 @@ mod tests {
         CandidateRecord::decode(&store.get(&Get::key("k"), NOW).unwrap().pairs[0].value).unwrap()
     }
 
-    /// The leader tells another value while an operator requests that it resigns: both are kept.
+    /// The leader announces another value while an operator requests that it resigns: both are
+    /// kept.
     #[test]
     fn concurrent_write_is_kept() {
         let mut store = Keyspace::new(Limits::EMBEDDED);
         let first = candidate("a").encode();
         let token = put(&mut store, first.clone());
-        let rewrite = Rewrite::new("k".into(), token, update("v", None), Effort::UntilApplied);
+        let rewrite = Rewrite::new("k".into(), token, update("v", None), RewriteLimit::UntilApplied);
         let rewrite = rewrite.known(&first, token.0).unwrap();
         let asked = Some(StepDownRecord { by: "op".to_owned(), ..StepDownRecord::default() });
         put(&mut store, CandidateRecord { asked: asked.clone(), ..candidate("a") }.encode());
@@ -336,7 +337,7 @@ mod tests {
                 put(&mut store, candidate("b").encode());
             }
             let before = store.revision();
-            let rewrite = Rewrite::new("k".into(), token, update("v", None), Effort::UntilApplied);
+            let rewrite = Rewrite::new("k".into(), token, update("v", None), RewriteLimit::UntilApplied);
             let known = rewrite.clone().known(&candidate("a").encode(), token.0).unwrap();
             for rewrite in [rewrite, known] {
                 assert_eq!(run(&mut store, rewrite).unwrap(), Rewritten::Gone);
@@ -351,7 +352,8 @@ mod tests {
         let token = put(&mut store, "garbage");
         let other = Rewrite::new("k".into(), token, update("v", None), BOUNDED);
         assert!(matches!(run(&mut store, other), Err(RewriteError::Unreadable(_))));
-        let own = Rewrite::new("k".into(), token, update("v", Some(candidate("a"))), Effort::UntilApplied);
+        let own =
+            Rewrite::new("k".into(), token, update("v", Some(candidate("a"))), RewriteLimit::UntilApplied);
         assert!(matches!(run(&mut store, own), Ok(Rewritten::Stored(..))));
         assert_eq!(stored(&mut store).candidate, "a");
     }
@@ -364,20 +366,20 @@ mod tests {
         let token = put(&mut store, first.clone());
         let rewrite = Rewrite::new("k".into(), token, update("v", None), BOUNDED);
         let mut lossy = rewrite.clone();
-        assert!(matches!(lossy.handle(Err(lost())), Step::Retry(_)));
-        assert!(matches!(lossy.handle(Err(lost())), Step::Done(Err(_))));
+        assert!(matches!(lossy.handle(Err(lost())), ExchangeStep::Retry(_)));
+        assert!(matches!(lossy.handle(Err(lost())), ExchangeStep::Done(Err(_))));
         let mut contended = rewrite.known(&first, token.0).unwrap();
         for is_last in [false, true] {
             put(&mut store, candidate("other").encode());
             let reply = send(&mut store, &contended);
             let step = contended.handle(reply);
-            assert_eq!(matches!(step, Step::Done(Ok(Rewritten::Contended))), is_last, "{step:?}");
+            assert_eq!(matches!(step, ExchangeStep::Done(Ok(Rewritten::Contended))), is_last, "{step:?}");
         }
-        let mut owner = Rewrite::new("k".into(), token, update("v", None), Effort::UntilApplied);
+        let mut owner = Rewrite::new("k".into(), token, update("v", None), RewriteLimit::UntilApplied);
         for _ in 0..10 {
-            assert!(matches!(owner.handle(Err(lost())), Step::Retry(_)));
+            assert!(matches!(owner.handle(Err(lost())), ExchangeStep::Retry(_)));
         }
-        assert!(matches!(owner.handle(Err(StoreError::Closed)), Step::Done(Err(_))));
+        assert!(matches!(owner.handle(Err(StoreError::Closed)), ExchangeStep::Done(Err(_))));
     }
 
     #[test]

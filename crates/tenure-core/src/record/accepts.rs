@@ -8,7 +8,7 @@ use super::TaskRecord;
 
 /// Which tasks a node accepts: all of them if both fields are empty.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct AcceptedTasks {
     /// Only tasks of one of these kinds; empty for any.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub kinds: BTreeSet<String>,
@@ -17,7 +17,7 @@ pub struct Wanted {
     pub labels: BTreeMap<String, String>,
 }
 
-impl Wanted {
+impl AcceptedTasks {
     /// Whether the node can run such a task.
     pub fn accepts(&self, record: &TaskRecord) -> bool {
         let kind = record.kind.as_deref().unwrap_or_default();

@@ -1,22 +1,23 @@
-//! How a session behaves: what its owner may choose.
+//! The configuration of a session.
 
 use std::time::Duration;
 
-use crate::backoff::Retry;
+use crate::backoff::Backoff;
 
-/// How a session behaves.
+/// The configuration of a session.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    /// The TTL of keys that do not ask for another.
+pub struct SessionConfig {
+    /// The TTL of keys and users that do not choose one.
     pub ttl: Duration,
-    /// How long to wait before asking for a new lease again.
-    pub retry: Retry,
-    /// How many keys share a lease. Revoking a lease is one blocking transaction of the store, so this bounds how long everybody waits.
+    /// The backoff between requests for a new lease.
+    pub retry: Backoff,
+    /// How many keys share a lease. The store revokes a lease in one blocking transaction, so this
+    /// bounds how long all other requests wait for it.
     pub keys_per_lease: usize,
 }
 
-impl Plan {
-    /// What sessions do unless told otherwise.
-    pub const DEFAULT: Plan =
-        Plan { ttl: Duration::from_secs(15), retry: Retry::DEFAULT, keys_per_lease: 1_000 };
+impl SessionConfig {
+    /// The defaults of a session.
+    pub const DEFAULT: SessionConfig =
+        SessionConfig { ttl: Duration::from_secs(15), retry: Backoff::DEFAULT, keys_per_lease: 1_000 };
 }

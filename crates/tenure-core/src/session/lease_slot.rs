@@ -1,17 +1,20 @@
-//! One lease of a session, through all its incarnations: what it needs next.
+//! One lease of a session, through all its incarnations: its state and its next request.
 //!
-//! **Invariant**: `wanted` and `members` only name keys whose entry is in this slot; `leaving` and `moving` name none of them.
+//! **Invariant**: `wanted` and `members` only contain keys registered in this slot; `leaving` and
+//! `moving` contain none of them.
 //!
-//! **Invariant**: an answer whose epoch is not the one noted here is ignored; losing the lease forgets them all.
+//! **Invariant**: only the reply to the request stored here is handled; losing the lease
+//! clears all of them.
 //!
-//! **Invariant**: a lease is not given up while it is lent, or while a key that moves to another lease still hangs on it.
+//! **Invariant**: a lease is not released while it has users, or while a key that moves to another
+//! lease is still under it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::backoff::{Backoff, Growth, Jitter, Retry};
+use crate::backoff::{Backoff, BackoffState, Growth, Jitter};
 use crate::error::StoreError;
 use crate::keepalive::{KeepAlive, KeepAliveOutput, KeepAliveState, Timing};
 use crate::lease::{Grant, LeaseId, Renewal};
@@ -19,86 +22,88 @@ use crate::loss::LossReason;
 use crate::revision::RequestId;
 use crate::time::Moment;
 
-use super::{LeaseUserId, Standing};
+use super::{LeaseUserId, SessionStatus};
 
-/// The first wait of a rescue: about one round trip, so that a broken connection costs nothing but itself.
+/// The first backoff after a failed renewal: about one round trip, so that one broken connection
+/// costs no validity.
 const RESCUE_FIRST: Duration = Duration::from_millis(50);
 
-/// The longest wait of a rescue; a quarter of the TTL if that is shorter.
+/// The longest backoff between renewals; a quarter of the TTL if that is shorter.
 const RESCUE_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
-pub(super) struct Slot {
-    pub phase: Phase,
-    /// The keys that belong here.
+pub(super) struct LeaseSlot {
+    pub phase: SlotPhase,
+    /// The keys registered in this slot.
     pub members: BTreeSet<Bytes>,
-    /// Those of them that are to be put.
+    /// The members that must be put.
     pub wanted: BTreeSet<Bytes>,
-    /// Keys that do not belong here any more and may be in the store.
+    /// Keys no longer registered here that may be in the store.
     pub leaving: BTreeSet<Bytes>,
-    /// Keys that belong to another slot now and are not yet stored there.
+    /// Keys registered in another slot by now and not yet stored there.
     pub moving: BTreeSet<Bytes>,
-    /// Those who have the lease that is held.
-    pub loans: BTreeSet<LeaseUserId>,
-    /// Those who wait for one.
-    pub borrowers: BTreeSet<LeaseUserId>,
+    /// The users of the held lease.
+    pub users: BTreeSet<LeaseUserId>,
+    /// The users that wait for a lease.
+    pub waiting_users: BTreeSet<LeaseUserId>,
     pub renewing: Option<RequestId>,
     pub putting: Option<(RequestId, LeaseId)>,
     pub deleting: Option<RequestId>,
     timing: Timing,
-    /// Leases that are lost to us and perhaps not yet to the store: ended when every key has moved.
+    /// Leases that are lost here and may still exist in the store: revoked when every key has
+    /// moved.
     former: Vec<LeaseId>,
-    /// Why the last lease was lost, until there is another.
+    /// The cause of the last loss, until the next lease.
     lost: Option<LossReason>,
     pub was_held: bool,
-    /// Since when something fails here, and how often it did.
-    pub trouble: Option<Trouble>,
-    /// Before asking for a new lease again.
-    regrant: Backoff,
-    /// Before renewing again.
-    rescue: Backoff,
-    /// Before putting or deleting again.
-    rewrite: Backoff,
+    /// The failures in a row of this slot.
+    pub failures: Option<FailureStreak>,
+    /// Between requests for a new lease.
+    regrant: BackoffState,
+    /// Between renewals.
+    rescue: BackoffState,
+    /// Between puts or deletes.
+    rewrite: BackoffState,
     paused_until: Option<Moment>,
 }
 
-/// Something fails.
+/// Failures in a row.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Trouble {
+pub(super) struct FailureStreak {
     pub since: Moment,
     pub attempts: u32,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Phase {
-    /// No lease, and none is being asked for.
+pub(super) enum SlotPhase {
+    /// No lease, and no grant in flight.
     Empty { until: Option<Moment> },
-    /// A lease was asked for.
-    Asking { epoch: RequestId },
+    /// A grant is in flight.
+    Requesting { epoch: RequestId },
     /// A lease is held.
-    Holding(Holding),
+    Held(HeldLease),
 }
 
-/// A lease that is held.
+/// The lease of a slot.
 #[derive(Clone, Debug)]
-pub(super) struct Holding {
+pub(super) struct HeldLease {
     pub lease: LeaseId,
     pub hold: KeepAlive,
     pub ttl: Duration,
     pub incarnation: u64,
 }
 
-impl Slot {
-    pub(super) fn new(timing: Timing, retry: Retry) -> Slot {
-        let rescue = Slot::rescue(timing.ttl(), retry);
-        Slot {
-            phase: Phase::Empty { until: None },
+impl LeaseSlot {
+    pub(super) fn new(timing: Timing, retry: Backoff) -> LeaseSlot {
+        let rescue = LeaseSlot::rescue(timing.ttl(), retry);
+        LeaseSlot {
+            phase: SlotPhase::Empty { until: None },
             members: BTreeSet::new(),
             wanted: BTreeSet::new(),
             leaving: BTreeSet::new(),
             moving: BTreeSet::new(),
-            loans: BTreeSet::new(),
-            borrowers: BTreeSet::new(),
+            users: BTreeSet::new(),
+            waiting_users: BTreeSet::new(),
             renewing: None,
             putting: None,
             deleting: None,
@@ -106,17 +111,17 @@ impl Slot {
             former: Vec::new(),
             lost: None,
             was_held: false,
-            trouble: None,
-            regrant: Backoff::new(retry),
-            rescue: Backoff::new(rescue),
-            rewrite: Backoff::new(rescue),
+            failures: None,
+            regrant: BackoffState::new(retry),
+            rescue: BackoffState::new(rescue),
+            rewrite: BackoffState::new(rescue),
             paused_until: None,
         }
     }
 
-    /// How long to wait while a lease may still be alive.
-    pub(super) fn rescue(ttl: Duration, retry: Retry) -> Retry {
-        Retry {
+    /// The backoff while a lease may still be valid.
+    pub(super) fn rescue(ttl: Duration, retry: Backoff) -> Backoff {
+        Backoff {
             growth: Growth::Exponential,
             initial: RESCUE_FIRST,
             cap: RESCUE_MAX.min(ttl / 4).max(RESCUE_FIRST),
@@ -125,72 +130,72 @@ impl Slot {
         }
     }
 
-    /// Whether keys and loans with this TTL may be added.
+    /// Whether keys and users with this TTL may be added.
     pub(super) fn accepts(&self, ttl: Duration) -> bool {
         self.timing.ttl() == ttl
     }
 
-    /// How many keys and loans share the lease.
+    /// How many keys and users share the lease.
     pub(super) fn load(&self) -> usize {
-        self.members.len() + self.loans.len() + self.borrowers.len()
+        self.members.len() + self.users.len() + self.waiting_users.len()
     }
 
-    pub(super) fn holding(&self) -> Option<&Holding> {
+    pub(super) fn held_lease(&self) -> Option<&HeldLease> {
         match &self.phase {
-            Phase::Holding(holding) => Some(holding),
-            Phase::Empty { .. } | Phase::Asking { .. } => None,
+            SlotPhase::Held(held_lease) => Some(held_lease),
+            SlotPhase::Empty { .. } | SlotPhase::Requesting { .. } => None,
         }
     }
 
     pub(super) fn lease(&self) -> Option<LeaseId> {
-        self.holding().map(|holding| holding.lease)
+        self.held_lease().map(|held_lease| held_lease.lease)
     }
 
-    pub(super) fn is_asking_at_all(&self) -> bool {
-        matches!(self.phase, Phase::Asking { .. })
+    pub(super) fn is_grant_in_flight(&self) -> bool {
+        matches!(self.phase, SlotPhase::Requesting { .. })
     }
 
     pub(super) fn ttl(&self) -> Duration {
-        self.holding().map_or(self.timing.ttl(), |holding| holding.ttl)
+        self.held_lease().map_or(self.timing.ttl(), |held_lease| held_lease.ttl)
     }
 
-    /// All leases whose keys are ours.
-    pub(super) fn ours(&self) -> impl Iterator<Item = LeaseId> {
+    /// All leases under which a key is this session's.
+    pub(super) fn own_leases(&self) -> impl Iterator<Item = LeaseId> {
         self.lease().into_iter().chain(self.former.iter().copied())
     }
 
-    /// Whether something of ours may be in the store.
+    /// Whether keys of this slot may be in the store.
     pub(super) fn may_have_stored(&self) -> bool {
-        self.ours().next().is_some()
+        self.own_leases().next().is_some()
     }
 
-    /// Nothing is wanted here any more; what may be in the store has to go.
-    pub(super) fn abandon(&mut self) {
+    /// Clears the members. Those that may be stored are deleted next.
+    pub(super) fn clear_members(&mut self) {
         let members = std::mem::take(&mut self.members);
         self.wanted.clear();
-        self.borrowers.clear();
+        self.waiting_users.clear();
         if self.may_have_stored() {
             self.leaving.extend(members);
             self.leaving.append(&mut self.moving);
         }
     }
 
-    pub(super) fn is_asking(&self, question: RequestId) -> bool {
-        matches!(self.phase, Phase::Asking { epoch } if epoch == question)
+    pub(super) fn is_granting(&self, request: RequestId) -> bool {
+        matches!(self.phase, SlotPhase::Requesting { epoch } if epoch == request)
     }
 
-    /// Whether anybody needs a lease here.
+    /// Whether a key or a user needs a lease here.
     pub(super) fn needs_lease(&self) -> bool {
         self.load() > 0
     }
 
-    /// Takes a grant; false if it came too late to be of use.
+    /// Takes a granted lease. Returns `false` if the reply came too late for the lease to be valid.
     pub(super) fn hold(&mut self, grant: Grant, incarnation: u64, now: Moment) -> bool {
         let hold = KeepAlive::begin(self.timing, grant.asked_at, grant.ttl, now);
         if !hold.is_valid(now) {
             return false;
         }
-        self.phase = Phase::Holding(Holding { lease: grant.id, hold, ttl: grant.ttl, incarnation });
+        self.phase = SlotPhase::Held(HeldLease { lease: grant.id, hold, ttl: grant.ttl, incarnation });
         self.was_held = true;
         self.lost = None;
         self.paused_until = None;
@@ -198,132 +203,138 @@ impl Slot {
         true
     }
 
-    /// Notes a failure; says how often something failed here since all was well.
+    /// Counts a failure. Returns the number of failures since the slot last worked.
     pub(super) fn fails(&mut self, now: Moment) -> u32 {
-        let trouble = self.trouble.get_or_insert(Trouble { since: now, attempts: 0 });
-        trouble.attempts = trouble.attempts.saturating_add(1);
-        trouble.attempts
+        let failures = self.failures.get_or_insert(FailureStreak { since: now, attempts: 0 });
+        failures.attempts = failures.attempts.saturating_add(1);
+        failures.attempts
     }
 
-    /// Waits before asking for a lease again; says how long.
+    /// Backs off before the next grant. Returns the delay.
     pub(super) fn wait(&mut self, jitter: f64, now: Moment) -> Duration {
         let delay = self.regrant.after_failure(now, jitter, None);
-        self.phase = Phase::Empty { until: Some(now + delay) };
+        self.phase = SlotPhase::Empty { until: Some(now + delay) };
         delay
     }
 
-    /// Waits before putting or deleting again; says how long.
+    /// Backs off before the next put or delete. Returns the delay.
     pub(super) fn pause(&mut self, jitter: f64, now: Moment) -> Duration {
         let delay = self.rewrite.after_failure(now, jitter, None);
         self.paused_until = Some(now + delay);
         delay
     }
 
-    /// Putting and deleting work.
+    /// Resets the backoff of puts and deletes.
     pub(super) fn writes_well(&mut self) {
         self.rewrite.reset();
     }
 
-    /// Stops waiting.
+    /// Ends all backoffs.
     pub(super) fn wake(&mut self, now: Moment) {
         self.paused_until = None;
-        if let Phase::Empty { until } = &mut self.phase {
+        if let SlotPhase::Empty { until } = &mut self.phase {
             *until = None;
         }
-        if let Phase::Holding(holding) = &mut self.phase {
-            holding.hold.renew_now(now);
+        // The store is reachable: a renewal after a full backoff could come too late for the lease.
+        if let SlotPhase::Held(held_lease) = &mut self.phase {
+            held_lease.hold.renew_now(now);
         }
     }
 
-    /// Whether something waits that the store's return would let go on.
+    /// Whether requests have failed, so that one may wait for a backoff.
     pub(super) fn is_waiting(&self) -> bool {
-        self.trouble.is_some()
+        self.failures.is_some()
     }
 
-    /// The answer to a renewal.
+    /// Handles the reply to a renewal.
     pub(super) fn renewed(
         &mut self,
         epoch: RequestId,
         answer: &Result<Renewal, StoreError>,
         jitter: f64,
         now: Moment,
-    ) -> Renewed {
+    ) -> RenewalOutcome {
         if self.renewing != Some(epoch) {
-            return Renewed::Late;
+            return RenewalOutcome::Late;
         }
         self.renewing = None;
-        let Phase::Holding(Holding { hold, lease, .. }) = &mut self.phase else { return Renewed::Late };
+        let SlotPhase::Held(HeldLease { hold, lease, .. }) = &mut self.phase else {
+            return RenewalOutcome::Late;
+        };
         match answer {
             Ok(Renewal::Renewed { ttl, asked_at }) => {
                 let remained = hold.remaining(now);
                 self.rescue.reset();
                 hold.handle_renewed(*asked_at, *ttl, now);
-                Renewed::Well { lease: *lease, remained }
+                RenewalOutcome::Well { lease: *lease, remained }
             }
             Ok(Renewal::Gone) | Err(StoreError::LeaseNotFound) => {
                 hold.handle_gone();
-                Renewed::Late
+                RenewalOutcome::Late
             }
             Err(_) => {
                 let next = self.rescue.after_failure(now, jitter, Some(hold.remaining(now)));
                 hold.handle_failed(next, now);
-                Renewed::Failed { next }
+                RenewalOutcome::Failed { next }
             }
         }
     }
 
-    pub(super) fn answered_put(&mut self, question: RequestId) -> Option<LeaseId> {
-        let (_, lease) = self.putting.filter(|(epoch, _)| *epoch == question)?;
+    pub(super) fn answered_put(&mut self, request: RequestId) -> Option<LeaseId> {
+        let (_, lease) = self.putting.filter(|(epoch, _)| *epoch == request)?;
         self.putting = None;
         Some(lease)
     }
 
-    pub(super) fn answered_delete(&mut self, question: RequestId) -> bool {
-        let is_current = self.deleting == Some(question);
+    pub(super) fn answered_delete(&mut self, request: RequestId) -> bool {
+        let is_current = self.deleting == Some(request);
         if is_current {
             self.deleting = None;
         }
         is_current
     }
 
-    /// The store does not know this lease any more.
-    pub(super) fn gone(&mut self, lost: LeaseId) {
-        if let Phase::Holding(holding) = &mut self.phase
-            && holding.lease == lost
+    /// Records that the store does not have this lease any more.
+    pub(super) fn handle_lease_not_found(&mut self, lost: LeaseId) {
+        if let SlotPhase::Held(held_lease) = &mut self.phase
+            && held_lease.lease == lost
         {
-            holding.hold.handle_gone();
+            held_lease.hold.handle_gone();
         }
     }
 
-    /// Notices that the lease is over; says which and why, once.
+    /// Returns the lease that has ended since the last call, with the cause.
     pub(super) fn check(&mut self, now: Moment) -> Option<(LeaseId, LossReason)> {
         if !self.is_paused(now) {
             self.paused_until = None;
         }
-        let holding = self.holding()?;
-        let KeepAliveState::Ended(end) = holding.hold.state(now) else { return None };
-        let lease = holding.lease;
-        // Also a lease that the store calls gone: its keys may still be there for a moment, and they are ours.
+        let held_lease = self.held_lease()?;
+        let KeepAliveState::Ended(end) = held_lease.hold.state(now) else { return None };
+        let lease = held_lease.lease;
+        // Also a lease that the store no longer has: its keys may still be in the store for a
+        // moment, and they are this session's.
         self.former.push(lease);
         self.lost = Some(end);
-        self.phase = Phase::Empty { until: None };
+        self.phase = SlotPhase::Empty { until: None };
+        // Requests in flight belong to the lost lease. Clearing their ids makes their late replies
+        // count for nothing.
         self.renewing = None;
         self.putting = None;
         self.deleting = None;
         self.paused_until = None;
         if self.needs_lease() {
-            self.trouble.get_or_insert(Trouble { since: now, attempts: 0 });
+            self.failures.get_or_insert(FailureStreak { since: now, attempts: 0 });
         }
         Some((lease, end))
     }
 
     pub(super) fn wants_grant(&self, now: Moment) -> Option<Duration> {
-        let Phase::Empty { until } = self.phase else { return None };
+        let SlotPhase::Empty { until } = self.phase else { return None };
         (self.needs_lease() && until.is_none_or(|until| until <= now)).then(|| self.timing.ttl())
     }
 
     pub(super) fn wants_renewal(&mut self, now: Moment) -> Option<LeaseId> {
-        let Phase::Holding(Holding { lease, hold, .. }) = &mut self.phase else { return None };
+        let SlotPhase::Held(HeldLease { lease, hold, .. }) = &mut self.phase else { return None };
         let is_due = hold.poll_output(now) == Some(KeepAliveOutput::Renew);
         (is_due && self.renewing.is_none()).then_some(*lease)
     }
@@ -333,7 +344,8 @@ impl Slot {
     }
 
     pub(super) fn wants_delete(&self, now: Moment) -> bool {
-        // With the last key the lease goes too, and takes what is left with it.
+        // If this was the last key, the lease is revoked, and the store deletes the remaining keys
+        // with it.
         let is_kept = self.needs_lease() || !self.moving.is_empty();
         self.lease().is_some()
             && self.is_idle()
@@ -342,29 +354,32 @@ impl Slot {
             && !self.is_paused(now)
     }
 
-    /// Gives up leases that nobody needs any more.
-    pub(super) fn outgrown(&mut self) -> Vec<LeaseId> {
+    /// Takes the leases that are no longer needed. The caller revokes them.
+    pub(super) fn take_unneeded_leases(&mut self) -> Vec<LeaseId> {
+        // A put or delete in flight may still use the lease. Its reply calls this again.
         if !self.is_idle() {
             return Vec::new();
         }
-        let mut given_up = Vec::new();
+        let mut released = Vec::new();
         if !self.needs_lease() && self.moving.is_empty() {
-            given_up.append(&mut self.former);
+            released.append(&mut self.former);
             if let Some(lease) = self.lease() {
-                self.phase = Phase::Empty { until: None };
+                self.phase = SlotPhase::Empty { until: None };
                 self.renewing = None;
                 self.was_held = false;
-                given_up.push(lease);
+                released.push(lease);
             }
+        // All keys are stored under the new lease and nothing waits for deletion: the lost leases
+        // protect nothing any more.
         } else if self.lease().is_some() && self.wanted.is_empty() && self.leaving.is_empty() {
-            given_up.append(&mut self.former);
+            released.append(&mut self.former);
         }
-        given_up
+        released
     }
 
-    /// Nothing is held, nothing is wanted, nothing is under way.
+    /// Whether the slot has no lease, no key, no user and no request in flight.
     pub(super) fn is_done(&self) -> bool {
-        matches!(self.phase, Phase::Empty { .. })
+        matches!(self.phase, SlotPhase::Empty { .. })
             && !self.needs_lease()
             && self.moving.is_empty()
             && self.former.is_empty()
@@ -372,43 +387,43 @@ impl Slot {
 
     pub(super) fn is_settled(&self) -> bool {
         let is_quiet = self.wanted.is_empty() && self.leaving.is_empty() && self.moving.is_empty();
-        self.lease().is_some() && self.is_idle() && is_quiet && self.borrowers.is_empty()
+        self.lease().is_some() && self.is_idle() && is_quiet && self.waiting_users.is_empty()
     }
 
-    /// Forgets trouble that is over.
+    /// Clears the failures when the slot works again.
     pub(super) fn heal(&mut self, now: Moment) {
         let is_sound =
-            self.holding().is_some_and(|holding| holding.hold.state(now) == KeepAliveState::Healthy);
+            self.held_lease().is_some_and(|held_lease| held_lease.hold.state(now) == KeepAliveState::Healthy);
         if is_sound && self.is_settled() {
-            self.trouble = None;
+            self.failures = None;
         }
     }
 
     pub(super) fn next_wake(&self) -> Option<Moment> {
         let own = match &self.phase {
-            Phase::Empty { until } => until.filter(|_| self.needs_lease()),
-            Phase::Asking { .. } => None,
-            Phase::Holding(holding) => Some(holding.hold.next_wake()),
+            SlotPhase::Empty { until } => until.filter(|_| self.needs_lease()),
+            SlotPhase::Requesting { .. } => None,
+            SlotPhase::Held(held_lease) => Some(held_lease.hold.next_wake()),
         };
         own.into_iter().chain(self.paused_until).min()
     }
 
-    pub(super) fn standing(&self, now: Moment) -> Standing {
+    pub(super) fn status(&self, now: Moment) -> SessionStatus {
         match &self.phase {
-            Phase::Holding(holding) => match holding.hold.state(now) {
-                KeepAliveState::Healthy => Standing::Live,
-                KeepAliveState::Suspect { since } => Standing::Suspect { since },
-                KeepAliveState::Ended(why) => Standing::Lost { why: Some(why) },
+            SlotPhase::Held(held_lease) => match held_lease.hold.state(now) {
+                KeepAliveState::Healthy => SessionStatus::Live,
+                KeepAliveState::Suspect { since } => SessionStatus::Suspect { since },
+                KeepAliveState::Ended(why) => SessionStatus::Lost { why: Some(why) },
             },
-            Phase::Empty { .. } | Phase::Asking { .. } => {
-                let is_missed = self.needs_lease() && (self.lost.is_some() || self.trouble.is_some());
-                if is_missed { Standing::Lost { why: self.lost } } else { Standing::Idle }
+            SlotPhase::Empty { .. } | SlotPhase::Requesting { .. } => {
+                let is_missed = self.needs_lease() && (self.lost.is_some() || self.failures.is_some());
+                if is_missed { SessionStatus::Lost { why: self.lost } } else { SessionStatus::Idle }
             }
         }
     }
 
     pub(super) fn remaining(&self, now: Moment) -> Duration {
-        self.holding().map_or(Duration::ZERO, |holding| holding.hold.remaining(now))
+        self.held_lease().map_or(Duration::ZERO, |held_lease| held_lease.hold.remaining(now))
     }
 
     fn is_idle(&self) -> bool {
@@ -420,12 +435,12 @@ impl Slot {
     }
 }
 
-/// What came of a renewal.
-pub(super) enum Renewed {
-    /// The lease lives on.
+/// The outcome of a renewal.
+pub(super) enum RenewalOutcome {
+    /// The lease was renewed.
     Well { lease: LeaseId, remained: Duration },
-    /// It is tried again.
+    /// The renewal is retried.
     Failed { next: Duration },
-    /// It changes nothing, or ends the lease.
+    /// The reply is late, or the lease has ended.
     Late,
 }

@@ -1,145 +1,161 @@
-//! One key that somebody wants registered: where it stands between wish and store.
+//! One registered key: what is known of it in the store.
 //!
-//! Answers and sightings come on two roads, and either may be first. So an entry keeps the newest sighting, and an answer that is
-//! older than it does not hide it.
+//! Replies and watched changes arrive independently, in any order. The newest observation is kept,
+//! so that an older reply does not hide it.
 //!
-//! **Invariant**: of two things known about the key, the one with the larger revision counts.
+//! **Invariant**: of two facts about the key, the one with the larger revision counts.
 
 use bytes::Bytes;
 
 use crate::revision::Revision;
 
-use super::{LeaseSlotId, Wish};
+use super::{LeaseSlotId, RegistrationId};
 
-/// Whom a put may replace.
+/// Which existing key a put may replace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
-    /// Anybody.
+pub enum PutMode {
+    /// Any key.
     Overwrite,
-    /// Nobody but ourselves: the wish is refused if somebody else has the key.
+    /// Only a key of this session: the registration is refused if another client has the key.
     Create,
-    /// Nobody but ourselves; if somebody else has the key, it is left to them.
+    /// Only a key of this session. If another client has the key, it is left alone.
     Restore,
 }
 
-/// A wanted key.
+/// A registered key.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct RegisteredKey {
     pub value: Bytes,
-    pub mode: Mode,
+    pub mode: PutMode,
     pub slot: LeaseSlotId,
-    pub wish: Wish,
-    pub place: Place,
-    /// Whether the key was once stored; from then on nobody is overwritten.
+    pub registration: RegistrationId,
+    pub location: KeyLocation,
+    /// Whether the key was stored once. From then on no other client's key is overwritten.
     was_stored: bool,
-    /// The newest sighting of the key.
-    seen: Option<(Revision, Sight)>,
+    /// The newest observation of the key.
+    observed: Option<(Revision, KeyObservation)>,
 }
 
-/// Where a wanted key is.
+/// Where a registered key is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
-    /// Not in the store, as far as we know.
+pub(super) enum KeyLocation {
+    /// Not in the store, as far as is known.
     Wanted,
-    /// On its way.
+    /// A put is in flight.
     Putting,
     /// In the store, since this revision.
     Stored(Revision),
-    /// Somebody else's at this revision, until they leave.
+    /// Owned by another client at this revision, until it deletes the key.
     Taken(Revision),
 }
 
 /// What a watch showed of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Sight {
-    /// It was deleted.
-    Gone,
-    /// It is as we want it.
-    Ours,
-    /// It is ours, with a value or a lease of yesterday: an old request of ours was applied late.
-    Stale,
-    /// Somebody else put it.
-    Theirs,
+pub(super) enum KeyObservation {
+    /// The key was deleted.
+    Deleted,
+    /// It has the registered value and is under the lease of its slot.
+    Current,
+    /// It is this session's with an earlier value or lease: an earlier put was applied late.
+    Outdated,
+    /// Another client put it.
+    Foreign,
 }
 
-/// What a sighting changes.
+/// What an observation changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum News {
+pub(super) enum KeyChange {
     /// Nothing.
     None,
-    /// It has to be put back.
+    /// The key was deleted and must be put again.
     Missing,
-    /// It has to be put again.
-    Stale,
-    /// Somebody else has it now.
+    /// The key is outdated and must be put again.
+    Outdated,
+    /// Another client has the key now.
     Taken,
 }
 
-impl Entry {
-    pub(super) fn new(value: Bytes, mode: Mode, slot: LeaseSlotId, wish: Wish) -> Entry {
-        Entry { value, mode, slot, wish, place: Place::Wanted, was_stored: false, seen: None }
+impl RegisteredKey {
+    pub(super) fn new(
+        value: Bytes,
+        mode: PutMode,
+        slot: LeaseSlotId,
+        registration: RegistrationId,
+    ) -> RegisteredKey {
+        RegisteredKey {
+            value,
+            mode,
+            slot,
+            registration,
+            location: KeyLocation::Wanted,
+            was_stored: false,
+            observed: None,
+        }
     }
 
-    /// Whom the next put may replace: the wish's own mode once, then nobody.
-    pub(super) fn put_mode(&self) -> Mode {
-        if self.was_stored { Mode::Restore } else { self.mode }
+    /// Which existing key the next put may replace: the registration's mode once, then only an own
+    /// key.
+    pub(super) fn put_mode(&self) -> PutMode {
+        if self.was_stored { PutMode::Restore } else { self.mode }
     }
 
-    /// A put was acknowledged. What was seen since counts more.
+    /// Records an acknowledged put. A newer observation counts more.
     pub(super) fn stored(&mut self, revision: Revision) {
         self.was_stored = true;
-        self.place = match self.seen_since(revision) {
-            None | Some((_, Sight::Ours)) => Place::Stored(revision),
-            Some((_, Sight::Gone | Sight::Stale)) => Place::Wanted,
-            Some((at, Sight::Theirs)) => Place::Taken(at),
+        self.location = match self.observed_since(revision) {
+            None | Some((_, KeyObservation::Current)) => KeyLocation::Stored(revision),
+            Some((_, KeyObservation::Deleted | KeyObservation::Outdated)) => KeyLocation::Wanted,
+            Some((at, KeyObservation::Foreign)) => KeyLocation::Taken(at),
         };
     }
 
-    /// A put found somebody else's key. They may have left since.
+    /// Records a put that found another client's key. That key may be deleted since.
     pub(super) fn found_taken(&mut self, revision: Revision) {
-        self.place = match self.seen_since(revision) {
-            None => Place::Taken(revision),
-            Some((at, Sight::Theirs)) => Place::Taken(at),
-            Some((_, Sight::Gone | Sight::Stale | Sight::Ours)) => Place::Wanted,
+        self.location = match self.observed_since(revision) {
+            None => KeyLocation::Taken(revision),
+            Some((at, KeyObservation::Foreign)) => KeyLocation::Taken(at),
+            Some((_, KeyObservation::Deleted | KeyObservation::Outdated | KeyObservation::Current)) => {
+                KeyLocation::Wanted
+            }
         };
     }
 
-    /// The key was seen.
-    pub(super) fn see(&mut self, revision: Revision, sight: Sight) -> News {
-        if self.seen.is_some_and(|(seen, _)| seen >= revision) {
-            return News::None;
+    /// Records an observation of the key.
+    pub(super) fn observe(&mut self, revision: Revision, observation: KeyObservation) -> KeyChange {
+        if self.observed.is_some_and(|(observed, _)| observed >= revision) {
+            return KeyChange::None;
         }
-        self.seen = Some((revision, sight));
-        let known = match self.place {
-            Place::Stored(since) | Place::Taken(since) => since,
-            // The answer that is under way decides, and looks at what was seen.
-            Place::Wanted | Place::Putting => return News::None,
+        self.observed = Some((revision, observation));
+        let known = match self.location {
+            KeyLocation::Stored(since) | KeyLocation::Taken(since) => since,
+            // The reply in flight decides, together with this observation.
+            KeyLocation::Wanted | KeyLocation::Putting => return KeyChange::None,
         };
         if revision <= known {
-            return News::None;
+            return KeyChange::None;
         }
-        let was_taken = matches!(self.place, Place::Taken(_));
-        match sight {
-            Sight::Gone => {
-                self.place = Place::Wanted;
-                News::Missing
+        let was_taken = matches!(self.location, KeyLocation::Taken(_));
+        match observation {
+            KeyObservation::Deleted => {
+                self.location = KeyLocation::Wanted;
+                KeyChange::Missing
             }
-            Sight::Ours if !was_taken => {
-                self.place = Place::Stored(revision);
-                News::None
+            KeyObservation::Current if !was_taken => {
+                self.location = KeyLocation::Stored(revision);
+                KeyChange::None
             }
-            Sight::Ours | Sight::Stale => {
-                self.place = Place::Wanted;
-                News::Stale
+            KeyObservation::Current | KeyObservation::Outdated => {
+                self.location = KeyLocation::Wanted;
+                KeyChange::Outdated
             }
-            Sight::Theirs => {
-                self.place = Place::Taken(revision);
-                if was_taken { News::None } else { News::Taken }
+            KeyObservation::Foreign => {
+                self.location = KeyLocation::Taken(revision);
+                if was_taken { KeyChange::None } else { KeyChange::Taken }
             }
         }
     }
 
-    fn seen_since(&self, revision: Revision) -> Option<(Revision, Sight)> {
-        self.seen.filter(|(seen, _)| *seen > revision)
+    fn observed_since(&self, revision: Revision) -> Option<(Revision, KeyObservation)> {
+        self.observed.filter(|(observed, _)| *observed > revision)
     }
 }

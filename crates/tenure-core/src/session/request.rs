@@ -1,15 +1,18 @@
-//! The store requests of a session for its keys, and what their replies mean. Leases are granted, renewed and revoked by their own calls.
+//! The transactions of a session for its keys, and the meaning of their replies. Grants, renewals
+//! and revocations are calls of their own.
 //!
-//! Keys travel in transactions as large as the store takes. Keys that may overwrite need no condition. Keys that may not are put together
-//! if all are absent; otherwise the reply shows which exist, and each is put by itself, under the condition that makes it this session's.
+//! Keys travel in transactions as large as the store allows. Keys that may overwrite need no
+//! condition. The others are put together if all are absent; otherwise the reply shows which exist,
+//! and each is put alone, under the condition that it is this session's.
 //!
-//! **Invariant** (G4): a key of another client is neither replaced nor deleted, unless its registration says that it may be overwritten.
+//! **Invariant** (G4): a key of another client is neither replaced nor deleted, unless its
+//! registration allows overwriting.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{KeyOutcome, KeyPut, LeaseLookup, Mode, Wish};
+use super::{KeyOutcome, KeyPut, LeaseLookup, PutMode, RegistrationId};
 use crate::error::StoreError;
 use crate::kv::KeyValue;
 use crate::lease::LeaseId;
@@ -17,12 +20,13 @@ use crate::limits::Limits;
 use crate::revision::Revision;
 use crate::txn::{Comparison, Condition, Field, LeaseChoice, Op, OpReply, Txn, TxnReply};
 
-/// What a condition or a read adds to the bytes of a put, beside its key.
+/// The bytes that a condition or a read adds to a put, besides its key.
 const CLAUSE_BYTES: usize = 32;
 
-/// The largest request in which this one key is ever put: what fits into it fits into all.
+/// The largest transaction in which this key is ever put. If the store accepts it, it accepts all
+/// others.
 pub fn largest_put(key: &Bytes, value: &Bytes) -> Txn {
-    // A lease of any number takes the same space.
+    // The lease id has the same size for every lease.
     let put = Op::Put { key: key.clone(), value: value.clone(), lease: LeaseChoice::Detach };
     Txn { otherwise: vec![Op::get(key.clone())], ..Txn::new() }.when(Condition::absent(key.clone())).then(put)
 }
@@ -30,9 +34,9 @@ pub fn largest_put(key: &Bytes, value: &Bytes) -> Txn {
 /// The result of a put.
 #[derive(Clone, Debug)]
 pub struct PutReply {
-    /// For each key.
-    pub outcomes: Vec<(Bytes, Wish, KeyOutcome)>,
-    /// Whether the store still knew the lease.
+    /// The outcome of each key.
+    pub outcomes: Vec<(Bytes, RegistrationId, KeyOutcome)>,
+    /// Whether the store still had the lease.
     pub lease: LeaseLookup,
     /// The last error.
     pub error: Option<StoreError>,
@@ -55,7 +59,8 @@ impl PutReply {
     }
 
     fn of(entries: Vec<KeyPut>, outcome: &KeyOutcome) -> PutReply {
-        let outcomes = entries.into_iter().map(|entry| (entry.key, entry.wish, outcome.clone())).collect();
+        let outcomes =
+            entries.into_iter().map(|entry| (entry.key, entry.registration, outcome.clone())).collect();
         PutReply { outcomes, ..PutReply::default() }
     }
 }
@@ -64,8 +69,8 @@ impl PutReply {
 #[derive(Clone, Debug)]
 pub struct PutRequest {
     lease: LeaseId,
-    /// A key on one of these is this session's.
-    ours: Arc<[LeaseId]>,
+    /// A key under one of these leases is this session's.
+    own_leases: Arc<[LeaseId]>,
     entries: Vec<KeyPut>,
 }
 
@@ -74,7 +79,7 @@ pub struct PutRequest {
 pub enum PutProgress {
     /// The reply is complete.
     Done(PutReply),
-    /// Some key exists: each is put by itself.
+    /// Some key exists: each is put alone.
     Each(PutEach),
 }
 
@@ -82,21 +87,24 @@ impl PutRequest {
     /// Splits entries into requests that the store accepts.
     pub fn split(
         lease: LeaseId,
-        ours: Vec<LeaseId>,
+        own_leases: Vec<LeaseId>,
         mut entries: Vec<KeyPut>,
         limits: &Limits,
     ) -> Vec<PutRequest> {
-        let ours: Arc<[LeaseId]> = ours.into();
-        // Keys that may overwrite need no condition; one that may not would fail the others of its transaction.
-        entries.sort_by_key(|entry| entry.mode != Mode::Overwrite);
+        let own_leases: Arc<[LeaseId]> = own_leases.into();
+        // Keys that may overwrite need no condition. A key with a condition would fail the whole
+        // transaction for them.
+        entries.sort_by_key(|entry| entry.mode != PutMode::Overwrite);
         let mut groups: Vec<Vec<KeyPut>> = Vec::new();
         let mut bytes = 0;
         for entry in entries {
+            // The key travels up to three times: in the put, in its condition and in the read of
+            // the other branch.
             let size = CLAUSE_BYTES + entry.value.len() + 3 * (CLAUSE_BYTES + entry.key.len());
             let fits = groups.last().is_some_and(|group| {
                 group.len() < limits.txn_ops_max
                     && bytes + size <= limits.request_bytes_max
-                    && (group[0].mode == Mode::Overwrite) == (entry.mode == Mode::Overwrite)
+                    && (group[0].mode == PutMode::Overwrite) == (entry.mode == PutMode::Overwrite)
             });
             if fits && let Some(group) = groups.last_mut() {
                 bytes += size;
@@ -106,7 +114,10 @@ impl PutRequest {
                 groups.push(vec![entry]);
             }
         }
-        groups.into_iter().map(|entries| PutRequest { lease, ours: ours.clone(), entries }).collect()
+        groups
+            .into_iter()
+            .map(|entries| PutRequest { lease, own_leases: own_leases.clone(), entries })
+            .collect()
     }
 
     /// The transaction.
@@ -114,7 +125,7 @@ impl PutRequest {
         let mut txn = Txn::new();
         for entry in &self.entries {
             txn.then.push(Op::put_leased(entry.key.clone(), entry.value.clone(), self.lease));
-            if entry.mode != Mode::Overwrite {
+            if entry.mode != PutMode::Overwrite {
                 txn.when.push(Condition::absent(entry.key.clone()));
                 txn.otherwise.push(Op::get(entry.key.clone()));
             }
@@ -151,22 +162,24 @@ impl PutRequest {
 pub struct PutEach {
     entries: Vec<KeyPut>,
     txns: Vec<Txn>,
-    /// The keys that another client has.
+    /// The outcomes of the keys that another client has.
     reply: PutReply,
 }
 
 impl PutEach {
-    fn new(request: PutRequest, seen: TxnReply) -> PutEach {
-        let PutRequest { lease, ours, entries } = request;
+    fn new(request: PutRequest, observed: TxnReply) -> PutEach {
+        let PutRequest { lease, own_leases, entries } = request;
         let mut each = PutEach { entries: Vec::new(), txns: Vec::new(), reply: PutReply::default() };
-        for (entry, result) in entries.into_iter().zip(seen.results) {
+        for (entry, result) in entries.into_iter().zip(observed.results) {
             let condition = match found(result) {
+                // The condition repeats what was read: another client may put or delete the key
+                // between the two requests.
                 None => Condition::absent(entry.key.clone()),
-                Some(pair) => match pair.lease.filter(|lease| ours.contains(lease)) {
+                Some(pair) => match pair.lease.filter(|lease| own_leases.contains(lease)) {
                     Some(own) => is_under(entry.key.clone(), own),
                     None => {
-                        let taken = KeyOutcome::Taken(seen.revision);
-                        each.reply.outcomes.push((entry.key, entry.wish, taken));
+                        let taken = KeyOutcome::Taken(observed.revision);
+                        each.reply.outcomes.push((entry.key, entry.registration, taken));
                         continue;
                     }
                 },
@@ -196,7 +209,7 @@ impl PutEach {
         for (entry, reply) in self.entries.into_iter().zip(replies) {
             let outcome = match reply {
                 Ok(reply) if reply.succeeded => KeyOutcome::Done(reply.revision),
-                // It changed between the two requests: the machine tries again later.
+                // The key changed between the two requests: the machine retries later.
                 Ok(_) => KeyOutcome::Failed,
                 Err(StoreError::LeaseNotFound) => {
                     whole.lease = LeaseLookup::No;
@@ -207,7 +220,7 @@ impl PutEach {
                     refusal(error)
                 }
             };
-            whole.outcomes.push((entry.key, entry.wish, outcome));
+            whole.outcomes.push((entry.key, entry.registration, outcome));
         }
         whole
     }
@@ -216,31 +229,33 @@ impl PutEach {
 /// The result of a delete.
 #[derive(Clone, Debug)]
 pub struct DeleteReply {
-    /// For each key.
+    /// The outcome of each key.
     pub outcomes: Vec<(Bytes, KeyOutcome)>,
     /// The last error.
     pub error: Option<StoreError>,
 }
 
-/// Deletes keys that are under one of this session's leases. A key of another client is left alone, and that is no failure.
+/// Deletes the keys that are under one of this session's leases. A key of another client is left
+/// alone, and that is no failure.
 #[derive(Clone, Debug)]
 pub struct DeleteRequest {
-    ours: Vec<LeaseId>,
+    own_leases: Vec<LeaseId>,
     reply: DeleteReply,
 }
 
 impl DeleteRequest {
     /// Deletes these keys if they are under one of these leases.
-    pub fn new(ours: Vec<LeaseId>, keys: Vec<Bytes>) -> DeleteRequest {
+    pub fn new(own_leases: Vec<LeaseId>, keys: Vec<Bytes>) -> DeleteRequest {
         let outcomes = keys.into_iter().map(|key| (key, KeyOutcome::Done(Revision::ZERO))).collect();
-        DeleteRequest { ours, reply: DeleteReply { outcomes, error: None } }
+        DeleteRequest { own_leases, reply: DeleteReply { outcomes, error: None } }
     }
 
     /// The next transactions, each with a reply of its own; none if all were sent.
     ///
-    /// Transactions that travel together must not touch each other's keys, so each lease has its own round. Nearly always there is one.
+    /// Transactions of one batch must not touch the same key, so each lease has its own batch.
+    /// Nearly always there is one lease.
     pub fn txns(&self) -> Option<Vec<Txn>> {
-        let lease = *self.ours.last()?;
+        let lease = *self.own_leases.last()?;
         let delete = |(key, _): &(Bytes, KeyOutcome)| {
             Txn::new().when(is_under(key.clone(), lease)).then(Op::delete(key.clone()))
         };
@@ -249,7 +264,7 @@ impl DeleteRequest {
 
     /// Reads the replies to the last transactions.
     pub fn handle(&mut self, replies: Vec<Result<TxnReply, StoreError>>) {
-        self.ours.pop();
+        self.own_leases.pop();
         for ((_, outcome), reply) in self.reply.outcomes.iter_mut().zip(replies) {
             if let Err(error) = reply {
                 self.reply.error = Some(error.clone());
@@ -264,7 +279,7 @@ impl DeleteRequest {
     }
 }
 
-/// What can never be done is refused; the machine retries everything else.
+/// Maps an error that no retry can mend to a refusal. The machine retries all others.
 fn refusal(error: StoreError) -> KeyOutcome {
     match error {
         StoreError::Invalid(_) | StoreError::Denied(_) => KeyOutcome::Refused(error),

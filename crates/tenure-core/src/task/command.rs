@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::checkpoint::Checkpoint;
 use super::state::{TaskMessage, TaskMessageKind};
-use crate::command::{Given, InvalidCommand};
+use crate::command::{CommandParameters, InvalidCommand};
 use crate::record::{CommandRecord, Timestamp};
 
 impl TaskMessage {
@@ -20,7 +20,7 @@ impl TaskMessage {
         let Some(command) = TaskMessageKind::parse(&record.command) else {
             return Err(InvalidCommand::unknown("a task", &record.command));
         };
-        let given = Given { command: command.as_str(), parameters: &record.parameters };
+        let given = CommandParameters { command: command.as_str(), parameters: &record.parameters };
         Ok(match command {
             TaskMessageKind::Run => TaskMessage::Run,
             TaskMessageKind::Sleep => {

@@ -11,8 +11,8 @@ use thiserror::Error;
 
 use super::attempt::{ATTEMPTS_LEN_MAX, Attempt, AttemptEnd};
 use super::checkpoint::Checkpoint;
-use super::retry::{Decision, ErrorPolicy};
-use super::state::{IllegalTransition, State, TaskMessage, TaskMessageKind, TaskState, transition};
+use super::retry::{ErrorPolicy, RetryDecision};
+use super::state::{IllegalTransition, TaskMessage, TaskMessageKind, TaskState, TaskStatus, transition};
 use crate::id::NodeId;
 use crate::record::{RECORD_BYTES_MAX, Record, TaskRecord, Timestamp, UnknownFields};
 
@@ -27,12 +27,12 @@ const TEXT_BYTES_MAX: usize = 2 * 1024;
 
 /// How a task stands, under `state/<task>`. A task without this record is runnable.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(try_from = "Stored", into = "Stored")]
+#[serde(try_from = "StoredStateRecord", into = "StoredStateRecord")]
 pub struct StateRecord {
     /// The state.
-    pub state: State,
+    pub state: TaskStatus,
     /// The newest errors, the oldest of them first.
-    pub errors: Vec<TaskError>,
+    pub errors: Vec<TaskFailure>,
     /// How often it has failed in all.
     pub faults: u64,
     /// How many of its claims ended without an outcome.
@@ -50,14 +50,14 @@ pub struct StateRecord {
     /// What was submitted. Only in a terminal state, so that a task that has ended can be shown and retried.
     pub task: Option<TaskRecord>,
     /// The newest changes of state, the oldest of them first. Checkpoints and releases change no state and are not among them.
-    pub history: Vec<Step>,
+    pub history: Vec<HistoryEntry>,
     /// What newer programs wrote.
     pub unknown: UnknownFields,
 }
 
 /// One failure of a task.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct TaskError {
+pub struct TaskFailure {
     /// When, by the clock of the node that ran it.
     pub at: Timestamp,
     /// What went wrong.
@@ -66,7 +66,7 @@ pub struct TaskError {
 
 /// One change of state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Step {
+pub struct HistoryEntry {
     /// When, by the clock of the node that did it.
     pub at: Timestamp,
     /// How the task stood.
@@ -95,7 +95,7 @@ impl StateRecord {
     pub fn attempt(&self) -> u64 {
         let ended = self.faults.saturating_add(self.lost);
         // The attempt that failed a task is counted already, and no other follows it.
-        if self.state == State::Failed { ended.max(1) } else { ended.saturating_add(1) }
+        if self.state == TaskStatus::Failed { ended.max(1) } else { ended.saturating_add(1) }
     }
 
     /// Adds an attempt that has ended.
@@ -148,11 +148,11 @@ impl StateRecord {
         }
         let (from, to) = (self.state.kind(), TaskState::Runnable);
         let mut history = self.history.clone();
-        history.push(Step { at, from, message: TaskMessageKind::Run, to, by: by.clone() });
+        history.push(HistoryEntry { at, from, message: TaskMessageKind::Run, to, by: by.clone() });
         keep_newest(&mut history, HISTORY_LEN_MAX);
         Some(StateRecord {
             attempts: self.attempts.clone(),
-            checkpoint: self.checkpoint.clone().filter(|_| self.state != State::Completed),
+            checkpoint: self.checkpoint.clone().filter(|_| self.state != TaskStatus::Completed),
             updated_at: at,
             by: Some(by.clone()),
             history,
@@ -163,7 +163,7 @@ impl StateRecord {
 
     /// Does what a message says, if the table allows it.
     ///
-    /// An error only leads to [`State::Fault`] here; [`StateRecord::fail`] also decides what becomes of the task then.
+    /// An error only leads to [`TaskStatus::Fault`] here; [`StateRecord::fail`] also decides what becomes of the task then.
     ///
     /// # Errors
     ///
@@ -177,9 +177,9 @@ impl StateRecord {
         let to = transition(self.state, &message)?;
         let said = message.kind();
         let is_new_checkpoint = match message {
-            TaskMessage::Error { message } if to == State::Fault => {
+            TaskMessage::Error { message } if to == TaskStatus::Fault => {
                 self.faults = self.faults.saturating_add(1);
-                self.errors.push(TaskError { at, message: shortened(message) });
+                self.errors.push(TaskFailure { at, message: shortened(message) });
                 keep_newest(&mut self.errors, ERRORS_LEN_MAX);
                 false
             }
@@ -207,7 +207,7 @@ impl StateRecord {
         }
         if to != self.state {
             let (from, to) = (self.state.kind(), to.kind());
-            self.history.push(Step { at, from, message: said, to, by: by.clone() });
+            self.history.push(HistoryEntry { at, from, message: said, to, by: by.clone() });
             keep_newest(&mut self.history, HISTORY_LEN_MAX);
         }
         self.state = to;
@@ -235,14 +235,14 @@ impl StateRecord {
         }
     }
 
-    /// Does what the policy says about a task that is in [`State::Fault`], as one stored by somebody else may be.
+    /// Does what the policy says about a task that is in [`TaskStatus::Fault`], as one stored by somebody else may be.
     pub fn settle(&mut self, at: Timestamp, by: &NodeId, policy: &dyn ErrorPolicy) -> Applied {
-        if self.state != State::Fault {
+        if self.state != TaskStatus::Fault {
             return Applied::Same;
         }
         let message = match policy.decide(self, at) {
-            Decision::Sleep { until } => TaskMessage::Sleep { until },
-            Decision::Fail { reason } => TaskMessage::Error { message: reason },
+            RetryDecision::Sleep { until } => TaskMessage::Sleep { until },
+            RetryDecision::Fail { reason } => TaskMessage::Error { message: reason },
         };
         self.apply(message, at, by).expect("a fault takes sleep and error")
     }
@@ -252,12 +252,12 @@ impl Record for StateRecord {}
 
 /// The record field by field. A sleeping task without a time to wake is none.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredStateRecord {
     state: TaskState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    errors: Vec<TaskError>,
+    errors: Vec<TaskFailure>,
     #[serde(default, skip_serializing_if = "is_zero")]
     faults: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -275,7 +275,7 @@ struct Stored {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     task: Option<TaskRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    history: Vec<Step>,
+    history: Vec<HistoryEntry>,
     #[serde(flatten)]
     unknown: UnknownFields,
 }
@@ -283,14 +283,14 @@ struct Stored {
 /// A stored state that says that the task sleeps, but not until when.
 #[derive(Debug, Error)]
 #[error("it sleeps, but not until any time")]
-struct NoTimeToWake;
+struct MissingWakeTime;
 
-impl TryFrom<Stored> for StateRecord {
-    type Error = NoTimeToWake;
+impl TryFrom<StoredStateRecord> for StateRecord {
+    type Error = MissingWakeTime;
 
-    fn try_from(stored: Stored) -> Result<StateRecord, NoTimeToWake> {
+    fn try_from(stored: StoredStateRecord) -> Result<StateRecord, MissingWakeTime> {
         Ok(StateRecord {
-            state: stored.state.until(stored.until).ok_or(NoTimeToWake)?,
+            state: stored.state.until(stored.until).ok_or(MissingWakeTime)?,
             errors: stored.errors,
             faults: stored.faults,
             lost: stored.lost,
@@ -306,18 +306,18 @@ impl TryFrom<Stored> for StateRecord {
     }
 }
 
-impl From<StateRecord> for Stored {
-    fn from(record: StateRecord) -> Stored {
+impl From<StateRecord> for StoredStateRecord {
+    fn from(record: StateRecord) -> StoredStateRecord {
         let until = match record.state {
-            State::Sleeping { until } => Some(until),
-            State::Runnable
-            | State::Fault
-            | State::Paused
-            | State::Completed
-            | State::Failed
-            | State::Killed => None,
+            TaskStatus::Sleeping { until } => Some(until),
+            TaskStatus::Runnable
+            | TaskStatus::Fault
+            | TaskStatus::Paused
+            | TaskStatus::Completed
+            | TaskStatus::Failed
+            | TaskStatus::Killed => None,
         };
-        Stored {
+        StoredStateRecord {
             state: record.state.kind(),
             until,
             errors: record.errors,

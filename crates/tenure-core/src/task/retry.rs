@@ -15,12 +15,12 @@ use crate::record::Timestamp;
 /// It sees the whole record: the newest errors, this one last, and how often the task has failed in all.
 pub trait ErrorPolicy: Send + Sync {
     /// What becomes of the task.
-    fn decide(&self, task: &StateRecord, now: Timestamp) -> Decision;
+    fn decide(&self, task: &StateRecord, now: Timestamp) -> RetryDecision;
 }
 
 /// What becomes of a task that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Decision {
+pub enum RetryDecision {
     /// It sleeps, and then runs again.
     Sleep {
         /// Until when.
@@ -33,8 +33,8 @@ pub enum Decision {
     },
 }
 
-impl<F: Fn(&StateRecord, Timestamp) -> Decision + Send + Sync> ErrorPolicy for F {
-    fn decide(&self, task: &StateRecord, now: Timestamp) -> Decision {
+impl<F: Fn(&StateRecord, Timestamp) -> RetryDecision + Send + Sync> ErrorPolicy for F {
+    fn decide(&self, task: &StateRecord, now: Timestamp) -> RetryDecision {
         self(task, now)
     }
 }
@@ -86,14 +86,14 @@ impl ErrorRate {
 }
 
 impl ErrorPolicy for ErrorRate {
-    fn decide(&self, task: &StateRecord, now: Timestamp) -> Decision {
+    fn decide(&self, task: &StateRecord, now: Timestamp) -> RetryDecision {
         let since = Timestamp(now.0.saturating_sub(ms(self.within)));
         // An error of the future comes from a clock that is ahead, and is as new as any.
         let recent = task.errors.iter().filter(|error| error.at > since).count();
         if recent >= self.errors_max {
-            return Decision::Fail { reason: "exceeded error rate".to_owned() };
+            return RetryDecision::Fail { reason: "exceeded error rate".to_owned() };
         }
-        Decision::Sleep { until: Timestamp(now.0.saturating_add(ms(self.sleep))) }
+        RetryDecision::Sleep { until: Timestamp(now.0.saturating_add(ms(self.sleep))) }
     }
 }
 
@@ -105,7 +105,7 @@ fn ms(duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::id::NodeId;
-    use crate::task::{State, TaskMessage};
+    use crate::task::{TaskMessage, TaskStatus};
 
     const MINUTE: u64 = 60_000;
     const HOUR: u64 = 60 * MINUTE;
@@ -115,7 +115,7 @@ mod tests {
         let node = NodeId::parse("n").unwrap();
         let mut task = StateRecord::default();
         for at in times {
-            if task.state != State::Runnable {
+            if task.state != TaskStatus::Runnable {
                 let _ = task.apply(TaskMessage::Run, Timestamp(at), &node).unwrap();
             }
             let _ = task.fail("broken", Timestamp(at), &node, policy).unwrap();
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn an_error_is_followed_by_ten_minutes_of_sleep() {
         let task = failed_at(&ErrorRate::default(), [HOUR]);
-        assert_eq!(task.state, State::Sleeping { until: Timestamp(HOUR + 10 * MINUTE) });
+        assert_eq!(task.state, TaskStatus::Sleeping { until: Timestamp(HOUR + 10 * MINUTE) });
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
         let every_half_hour = |count| (0..count).map(|n| HOUR + n * 30 * MINUTE);
         assert!(!failed_at(&ErrorRate::default(), every_half_hour(7)).state.is_terminal());
         let task = failed_at(&ErrorRate::default(), every_half_hour(8));
-        assert_eq!(task.state, State::Failed);
+        assert_eq!(task.state, TaskStatus::Failed);
         assert_eq!(task.reason.as_deref(), Some("exceeded error rate"));
         assert_eq!((task.errors.len(), task.faults), (8, 8));
     }
@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn a_policy_of_the_user_s_own_is_a_closure() {
         let third_time = |task: &StateRecord, now: Timestamp| match task.faults {
-            0..3 => Decision::Sleep { until: now },
-            _ => Decision::Fail { reason: "three times is enough".to_owned() },
+            0..3 => RetryDecision::Sleep { until: now },
+            _ => RetryDecision::Fail { reason: "three times is enough".to_owned() },
         };
         assert!(!failed_at(&third_time, [1, 2]).state.is_terminal());
         assert_eq!(failed_at(&third_time, [1, 2, 3]).reason.as_deref(), Some("three times is enough"));

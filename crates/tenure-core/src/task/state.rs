@@ -11,11 +11,11 @@ use thiserror::Error;
 
 use super::checkpoint::Checkpoint;
 use crate::record::Timestamp;
-use crate::sabotage::{Rule as Sabotaged, is_broken};
+use crate::sabotage::{SabotageRule, is_broken};
 
 /// How a task stands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub enum State {
+pub enum TaskStatus {
     /// Its owner runs it. What a task without a stored state is.
     #[default]
     Runnable,
@@ -40,19 +40,19 @@ pub enum State {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
-    /// See [`State::Runnable`].
+    /// See [`TaskStatus::Runnable`].
     Runnable,
-    /// See [`State::Sleeping`].
+    /// See [`TaskStatus::Sleeping`].
     Sleeping,
-    /// See [`State::Fault`].
+    /// See [`TaskStatus::Fault`].
     Fault,
-    /// See [`State::Paused`].
+    /// See [`TaskStatus::Paused`].
     Paused,
-    /// See [`State::Completed`].
+    /// See [`TaskStatus::Completed`].
     Completed,
-    /// See [`State::Failed`].
+    /// See [`TaskStatus::Failed`].
     Failed,
-    /// See [`State::Killed`].
+    /// See [`TaskStatus::Killed`].
     Killed,
 }
 
@@ -112,10 +112,10 @@ pub enum TaskMessageKind {
 }
 
 /// One line of the table: a state, a message it takes, and the state that this leads to.
-pub type Rule = (TaskState, TaskMessageKind, TaskState);
+pub type Transition = (TaskState, TaskMessageKind, TaskState);
 
 /// Everything that is allowed.
-pub const TABLE: &[Rule] = {
+pub const TABLE: &[Transition] = {
     use TaskMessageKind as M;
     use TaskState as S;
     &[
@@ -164,32 +164,32 @@ pub struct IllegalTransition {
 /// # Errors
 ///
 /// [`IllegalTransition`] if the table has nothing for the two.
-pub fn transition(state: State, message: &TaskMessage) -> Result<State, IllegalTransition> {
+pub fn transition(state: TaskStatus, message: &TaskMessage) -> Result<TaskStatus, IllegalTransition> {
     let (from, said) = (state.kind(), message.kind());
-    if is_broken(Sabotaged::LegalSteps) && (from, said) == (TaskState::Paused, TaskMessageKind::Run) {
-        return Ok(State::Completed);
+    if is_broken(SabotageRule::LegalSteps) && (from, said) == (TaskState::Paused, TaskMessageKind::Run) {
+        return Ok(TaskStatus::Completed);
     }
     let rule = TABLE.iter().find(|(at, takes, _)| (*at, *takes) == (from, said));
     let Some((_, _, to)) = rule else { return Err(IllegalTransition { from, message: said }) };
     let until = match (message, state) {
         (TaskMessage::Sleep { until }, _) => Some(*until),
-        (_, State::Sleeping { until }) => Some(until),
+        (_, TaskStatus::Sleeping { until }) => Some(until),
         _ => None,
     };
     Ok(to.until(until).expect("nothing but sleep leads into sleep, and it says until when"))
 }
 
-impl State {
+impl TaskStatus {
     /// Without its details.
     pub const fn kind(self) -> TaskState {
         match self {
-            State::Runnable => TaskState::Runnable,
-            State::Sleeping { .. } => TaskState::Sleeping,
-            State::Fault => TaskState::Fault,
-            State::Paused => TaskState::Paused,
-            State::Completed => TaskState::Completed,
-            State::Failed => TaskState::Failed,
-            State::Killed => TaskState::Killed,
+            TaskStatus::Runnable => TaskState::Runnable,
+            TaskStatus::Sleeping { .. } => TaskState::Sleeping,
+            TaskStatus::Fault => TaskState::Fault,
+            TaskStatus::Paused => TaskState::Paused,
+            TaskStatus::Completed => TaskState::Completed,
+            TaskStatus::Failed => TaskState::Failed,
+            TaskStatus::Killed => TaskState::Killed,
         }
     }
 
@@ -199,16 +199,16 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for TaskStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            State::Sleeping { until } => write!(f, "sleeping until {until}"),
-            State::Runnable
-            | State::Fault
-            | State::Paused
-            | State::Completed
-            | State::Failed
-            | State::Killed => f.write_str(self.kind().as_str()),
+            TaskStatus::Sleeping { until } => write!(f, "sleeping until {until}"),
+            TaskStatus::Runnable
+            | TaskStatus::Fault
+            | TaskStatus::Paused
+            | TaskStatus::Completed
+            | TaskStatus::Failed
+            | TaskStatus::Killed => f.write_str(self.kind().as_str()),
         }
     }
 }
@@ -244,15 +244,15 @@ impl TaskState {
     }
 
     /// The state with its details; none if this one needs a time and there is none.
-    pub fn until(self, until: Option<Timestamp>) -> Option<State> {
+    pub fn until(self, until: Option<Timestamp>) -> Option<TaskStatus> {
         Some(match self {
-            TaskState::Runnable => State::Runnable,
-            TaskState::Sleeping => State::Sleeping { until: until? },
-            TaskState::Fault => State::Fault,
-            TaskState::Paused => State::Paused,
-            TaskState::Completed => State::Completed,
-            TaskState::Failed => State::Failed,
-            TaskState::Killed => State::Killed,
+            TaskState::Runnable => TaskStatus::Runnable,
+            TaskState::Sleeping => TaskStatus::Sleeping { until: until? },
+            TaskState::Fault => TaskStatus::Fault,
+            TaskState::Paused => TaskStatus::Paused,
+            TaskState::Completed => TaskStatus::Completed,
+            TaskState::Failed => TaskStatus::Failed,
+            TaskState::Killed => TaskStatus::Killed,
         })
     }
 

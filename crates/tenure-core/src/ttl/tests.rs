@@ -17,7 +17,7 @@ fn config(fencing: FencingSupport) -> TtlConfig {
 
 /// One step of a scenario, with the millisecond at which it happens.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum TtlStep {
     /// The poll must return this request.
     Sends(u64, Option<StorageRequest>),
     /// The request sent at the first moment has its reply at the second.
@@ -30,11 +30,11 @@ enum Step {
     Wakes(Option<u64>),
 }
 
-use Step::{Has, Release, Replied, Sends, Stopped, Wakes};
 use StorageReply::{No, NotApplied, Unknown, Yes};
 use StorageRequest::{Delete, Insert, Swap, Token as ReadToken};
+use TtlStep::{Has, Release, Replied, Sends, Stopped, Wakes};
 
-fn check_with(fencing: FencingSupport, story: &[Step]) {
+fn check_with(fencing: FencingSupport, story: &[TtlStep]) {
     let mut election = TtlElection::new(config(fencing), at(0));
     for (index, step) in story.iter().enumerate() {
         match *step {
@@ -57,7 +57,7 @@ fn check_with(fencing: FencingSupport, story: &[Step]) {
     }
 }
 
-fn check(story: &[Step]) {
+fn check(story: &[TtlStep]) {
     check_with(FencingSupport::None, story);
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn check(txn: &Txn) -> Result<(), Invalid> {
+fn check(txn: &Txn) -> Result<(), InvalidRequest> {
     match txn.check(&Limits::EMBEDDED) {
         Ok(()) => Ok(()),
         Err(StoreError::Invalid(invalid)) => Err(invalid),
@@ -13,7 +13,7 @@ fn check(txn: &Txn) -> Result<(), Invalid> {
 #[test]
 fn one_key_changes_once_in_a_branch() {
     let put = || Op::put("/a/k", "v");
-    let twice = Err(Invalid::DuplicateKey("/a/k".into()));
+    let twice = Err(InvalidRequest::DuplicateKey("/a/k".into()));
     assert_eq!(check(&Txn::new().then(put()).then(put())), twice);
     assert_eq!(check(&Txn::new().then(put()).then(Op::delete("/a/k"))), twice);
     assert_eq!(check(&Txn::new().then(Op::Delete(Selection::prefix("/a/"))).then(put())), twice);
@@ -26,17 +26,17 @@ fn one_key_changes_once_in_a_branch() {
 fn a_list_may_hold_128_operations_and_no_more() {
     let puts = |count| Txn { then: (0..count).map(|n| Op::put(format!("/{n}"), "")).collect(), ..Txn::new() };
     assert_eq!(check(&puts(128)), Ok(()));
-    assert_eq!(check(&puts(129)), Err(Invalid::TooManyOps { count: 129, max: 128 }));
+    assert_eq!(check(&puts(129)), Err(InvalidRequest::TooManyOps { count: 129, max: 128 }));
     let conditions =
         Txn { when: (0..129).map(|n| Condition::absent(format!("/{n}"))).collect(), ..Txn::new() };
-    assert_eq!(check(&conditions), Err(Invalid::TooManyOps { count: 129, max: 128 }));
+    assert_eq!(check(&conditions), Err(InvalidRequest::TooManyOps { count: 129, max: 128 }));
 }
 
 #[test]
 fn a_request_over_the_limit_is_refused_with_both_numbers() {
     let of = |bytes: usize| Txn::new().then(Op::put("/k", vec![0; bytes]));
     assert_eq!(check(&of(1_400_000)), Ok(()));
-    assert_eq!(check(&of(2 << 20)), Err(Invalid::TooLarge { bytes: (2 << 20) + 34, max: 1_572_864 }));
+    assert_eq!(check(&of(2 << 20)), Err(InvalidRequest::TooLarge { bytes: (2 << 20) + 34, max: 1_572_864 }));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn an_empty_key_is_refused_wherever_it_stands() {
         Txn::new().then(Op::delete("")),
         Txn::new().otherwise(Op::get("")),
     ] {
-        assert_eq!(check(&txn), Err(Invalid::EmptyKey));
+        assert_eq!(check(&txn), Err(InvalidRequest::EmptyKey));
     }
 }
 

@@ -20,7 +20,7 @@
 
 use bytes::Bytes;
 
-use crate::backoff::Backoff;
+use crate::backoff::BackoffState;
 use crate::id::CommandId;
 use crate::lease::LeaseId;
 use crate::loss::LossReason;
@@ -31,13 +31,13 @@ use crate::time::Moment;
 
 use super::config::RETRY;
 use super::event::ReleaseReason;
-use super::input::Outcome;
-use super::output::{Save, StopReason};
-use super::task_commands::Mail;
+use super::input::HandlerEnd;
+use super::output::{StateWrite, StopReason};
+use super::task_commands::TaskCommandEntry;
 
 /// A task that is ours.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct ClaimedTask {
     /// Which claim this is.
     pub(super) nonce: String,
     pub(super) token: Token,
@@ -45,19 +45,19 @@ pub(super) struct Held {
     /// The life of the task that was claimed.
     pub(super) created: Revision,
     /// What was submitted.
-    pub(super) posted: TaskRecord,
+    pub(super) submitted: TaskRecord,
     pub(super) props: Option<Bytes>,
     /// The state as it is stored.
     pub(super) record: StateRecord,
     /// When it was stored.
     pub(super) state_seen: Revision,
     /// The newest command that is known and not acknowledged.
-    pub(super) command: Option<Mail>,
+    pub(super) command: Option<TaskCommandEntry>,
     /// Up to where commands are known: an older word about them is no news.
     pub(super) command_known: Revision,
-    pub(super) handler: Handler,
+    pub(super) handler: HandlerState,
     /// How the handler ended, until that is stored.
-    pub(super) outcome: Option<Outcome>,
+    pub(super) outcome: Option<HandlerEnd>,
     /// That the task is to be nobody's, and why.
     pub(super) release: Option<ReleaseReason>,
     /// That a command to the node wants the handler stopped.
@@ -66,9 +66,9 @@ pub(super) struct Held {
     pub(super) over: Option<LossReason>,
     /// Progress that the handler wants kept, and who waits for it.
     pub(super) checkpoint: Option<Checkpoint>,
-    pub(super) asks: Vec<u64>,
-    pub(super) write: Write,
-    pub(super) backoff: Backoff,
+    pub(super) checkpoint_requests: Vec<u64>,
+    pub(super) write: WriteState,
+    pub(super) backoff: BackoffState,
     /// When it wakes, while it is among the sleepers.
     pub(super) sleeps_until: Option<Timestamp>,
     /// Earlier claims of the task that have no stored outcome, the oldest first.
@@ -85,68 +85,68 @@ pub(super) struct Held {
 
 /// What the handler does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Handler {
+pub(super) enum HandlerState {
     /// There is none.
     None,
     /// It runs.
     Running,
     /// It was asked to stop.
-    Stopping { why: StopReason, until: Moment, pressure: Pressure },
+    Stopping { why: StopReason, until: Moment, pressure: StopPhase },
 }
 
 /// How hard a handler was asked to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Pressure {
-    Asked,
+pub(super) enum StopPhase {
+    Requested,
     Aborted,
     Stuck,
 }
 
 /// Whether something about the task is being written.
 #[derive(Clone, Debug)]
-pub(super) enum Write {
+pub(super) enum WriteState {
     Idle,
-    Asked(Box<Draft>),
+    InFlight(Box<PendingWrite>),
     /// It was not done, or nobody knows; it will be asked again.
-    Resting(Box<Draft>),
+    Backoff(Box<PendingWrite>),
 }
 
 /// A save, and what it means when it is done.
 #[derive(Clone, Debug)]
-pub(super) struct Draft {
-    pub(super) save: Save,
+pub(super) struct PendingWrite {
+    pub(super) save: StateWrite,
     /// The state as it will be stored then.
     pub(super) record: StateRecord,
     /// Whether the handler's outcome is in it.
     pub(super) has_outcome: bool,
     /// How many of those who wait for their progress find it in it.
-    pub(super) asks: usize,
+    pub(super) checkpoint_requests: usize,
     /// The command that it acknowledges.
-    pub(super) acknowledges: Option<Acknowledged>,
+    pub(super) acknowledges: Option<HandledCommand>,
     /// Whether the handler is to be asked for its progress then.
-    pub(super) is_nudge: bool,
+    pub(super) requests_checkpoint: bool,
     /// Whether the attempts that it ends are in its state.
     pub(super) has_attempts: bool,
     pub(super) release: Option<ReleaseReason>,
     /// Whether it may have been done already.
-    pub(super) is_doubtful: bool,
+    pub(super) is_ambiguous: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Acknowledged {
+pub(super) struct HandledCommand {
     pub(super) modified: Revision,
     pub(super) id: Option<CommandId>,
     pub(super) outcome: CommandOutcome,
     pub(super) why: Option<String>,
 }
 
-impl Held {
-    pub(super) fn new_backoff() -> Backoff {
-        Backoff::new(RETRY)
+impl ClaimedTask {
+    pub(super) fn new_backoff() -> BackoffState {
+        BackoffState::new(RETRY)
     }
 
     /// Why the handler has to stop; none if it may go on.
-    pub(super) fn why_stop(&self) -> Option<StopReason> {
+    pub(super) fn stop_reason(&self) -> Option<StopReason> {
         match (self.over, self.release) {
             (Some(LossReason::Deleted), _) => return Some(StopReason::Deleted),
             (
@@ -165,7 +165,7 @@ impl Held {
             (None, None) => {}
         }
         if self.is_stop_ordered {
-            return Some(StopReason::Order);
+            return Some(StopReason::NodeCommand);
         }
         self.needs_stop().then_some(StopReason::Command)
     }
@@ -187,7 +187,7 @@ impl Held {
     }
 
     /// Why a command must not reach this task any more; none if it may.
-    pub(super) fn why_expired(&self, mail: &Mail) -> Option<&'static str> {
+    pub(super) fn why_expired(&self, mail: &TaskCommandEntry) -> Option<&'static str> {
         if mail.modified < self.created {
             return Some("it was sent to an earlier task of this name");
         }
@@ -195,20 +195,20 @@ impl Held {
     }
 
     /// The handler has ended.
-    pub(super) fn end_handler(&mut self, outcome: Outcome) {
-        let before = std::mem::replace(&mut self.handler, Handler::None);
-        let said_nothing = matches!(outcome, Outcome::Release | Outcome::Aborted);
-        let is_for_a_command = matches!(before, Handler::Stopping { why: StopReason::Command, .. });
+    pub(super) fn end_handler(&mut self, outcome: HandlerEnd) {
+        let before = std::mem::replace(&mut self.handler, HandlerState::None);
+        let said_nothing = matches!(outcome, HandlerEnd::Release | HandlerEnd::Aborted);
+        let is_for_a_command = matches!(before, HandlerState::Stopping { why: StopReason::Command, .. });
         // One that was stopped for a command and has nothing else to say does not ask to go elsewhere.
         self.outcome = (!(said_nothing && is_for_a_command)).then_some(outcome);
-        if matches!(before, Handler::Stopping { why: StopReason::Order, .. }) && said_nothing {
-            self.release.get_or_insert(ReleaseReason::Order);
+        if matches!(before, HandlerState::Stopping { why: StopReason::NodeCommand, .. }) && said_nothing {
+            self.release.get_or_insert(ReleaseReason::NodeCommand);
         }
         self.is_stop_ordered = false;
     }
 
     /// A command was seen, or that there is none; an older word than what is known changes nothing.
-    pub(super) fn see_command(&mut self, mail: Option<Mail>, at: Revision) -> bool {
+    pub(super) fn see_command(&mut self, mail: Option<TaskCommandEntry>, at: Revision) -> bool {
         if at <= self.command_known {
             return false;
         }

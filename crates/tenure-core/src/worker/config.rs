@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::backoff::Retry;
-use crate::balance::COOL_DOWN;
+use crate::backoff::Backoff;
+use crate::balance::COOLDOWN;
 use crate::id::NodeId;
-use crate::record::Wanted;
+use crate::record::AcceptedTasks;
 
 use super::retention::Keep;
 
@@ -19,17 +19,17 @@ pub struct WorkerConfig {
     /// How long a handler has to stop before it is aborted. Twice as long makes every move and shutdown as much slower in the worst case.
     pub grace: Duration,
     /// What becomes of a handler that has not stopped by then.
-    pub insistence: StopMode,
+    pub stop_mode: StopMode,
     /// How many tasks it runs at a time; none for no limit. Sleeping and paused tasks do not count.
     pub capacity: Option<usize>,
     /// How many sleeping and paused tasks a node with a capacity holds before it claims no more.
     pub parked_max: usize,
     /// Which tasks it can run.
-    pub wanted: Wanted,
+    pub selector: AcceptedTasks,
     /// How often it looks whether others should have some of its tasks, ± 10 %.
-    pub balance_every: Duration,
+    pub rebalance_every: Duration,
     /// For how long it does not take back what it has released.
-    pub cool_down: Duration,
+    pub cooldown: Duration,
     /// After how many claims in a row that ended without an outcome within a day a task is failed instead of run; none for no limit.
     pub lost_claims_max: Option<usize>,
     /// How long tasks that have ended are kept. It counts in the node that does this work for all, so set it alike.
@@ -43,12 +43,12 @@ impl WorkerConfig {
             node,
             seed,
             grace: Duration::from_secs(5),
-            insistence: StopMode::Abort,
+            stop_mode: StopMode::Abort,
             capacity: None,
             parked_max: PARKED_MAX,
-            wanted: Wanted::default(),
-            balance_every: Duration::from_secs(15 * 60),
-            cool_down: COOL_DOWN,
+            selector: AcceptedTasks::default(),
+            rebalance_every: Duration::from_secs(15 * 60),
+            cooldown: COOLDOWN,
             lost_claims_max: Some(LOST_CLAIMS_MAX),
             keep: Keep::default(),
         }
@@ -75,7 +75,7 @@ pub enum StopMode {
 const PARKED_MAX: usize = 10_000;
 
 /// How long to wait after a request that failed.
-pub(super) const RETRY: Retry = Retry::WORKER;
+pub(super) const RETRY: Backoff = Backoff::WORKER;
 
 /// How many claims go out in one request. A request has at most 128 operations, and the claim that reads most has four more of its own.
 /// Halved, claiming ten thousand tasks takes twice as many round trips.
@@ -113,7 +113,7 @@ pub(super) const SET_ASIDE_FOR: Duration = Duration::from_secs(60);
 pub(super) const LOST_CLAIMS_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long a claim of ours that we do not know of may be on its way to us before it is given back.
-pub(super) const STRAY_AFTER: Duration = Duration::from_secs(2);
+pub(super) const ORPHAN_AFTER: Duration = Duration::from_secs(2);
 
 /// How long a handler has to stop once its claim is lost: somebody else may begin any moment.
 pub(super) const LOST_GRACE: Duration = Duration::from_secs(1);

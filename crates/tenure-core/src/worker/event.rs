@@ -1,7 +1,7 @@
 //! What a node tells its users: for `tenure events`, for logs and for tests.
 
-use crate::balance::Parting;
 use crate::balance::Release;
+use crate::balance::ReleasedBy;
 use crate::id::{CommandId, TaskId};
 use crate::loss::LossReason;
 use crate::record::{CommandOutcome, Timestamp};
@@ -10,7 +10,7 @@ use crate::task::TaskState;
 
 /// Something that happened.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Notice {
+pub enum WorkerEvent {
     /// A task is ours.
     Claimed {
         /// The task.
@@ -28,7 +28,7 @@ pub enum Notice {
         attempt: u64,
     },
     /// Its state has changed, and that is stored.
-    Moved {
+    StateChanged {
         /// The task.
         task: TaskId,
         /// How it stood.
@@ -81,7 +81,7 @@ pub enum Notice {
         key: String,
     },
     /// A claim that came too late was given back.
-    GivenBack {
+    LateClaimReleased {
         /// The task.
         task: TaskId,
         /// The claim.
@@ -106,7 +106,7 @@ pub enum Notice {
         token: Token,
     },
     /// Something could not be stored, and trying again is useless.
-    SaveRefused {
+    WriteRefused {
         /// The task.
         task: TaskId,
         /// Why.
@@ -115,12 +115,12 @@ pub enum Notice {
     /// A look at who has how many tasks.
     Balanced {
         /// What the balancer wants to part with, and why.
-        plan: Vec<Parting>,
+        plan: Vec<Release>,
         /// How many of them are given away in this round.
         parting: usize,
     },
     /// A command to this node was acknowledged.
-    OrderHandled {
+    NodeCommandHandled {
         /// The command.
         id: CommandId,
         /// What came of it.
@@ -156,7 +156,7 @@ pub enum ReleaseReason {
     /// A command to the task.
     Command,
     /// A command to the node.
-    Order,
+    NodeCommand,
     /// The node has more than its share.
     Balance,
     /// The node is being drained.
@@ -166,7 +166,7 @@ pub enum ReleaseReason {
     /// What is stored about it cannot be read, or says that it has ended.
     SetAside,
     /// What became of it cannot be stored.
-    SaveRefused,
+    WriteRefused,
 }
 
 impl ReleaseReason {
@@ -174,25 +174,25 @@ impl ReleaseReason {
     pub const ALL: [ReleaseReason; 8] = [
         ReleaseReason::Handler,
         ReleaseReason::Command,
-        ReleaseReason::Order,
+        ReleaseReason::NodeCommand,
         ReleaseReason::Balance,
         ReleaseReason::Drain,
         ReleaseReason::Shutdown,
         ReleaseReason::SetAside,
-        ReleaseReason::SaveRefused,
+        ReleaseReason::WriteRefused,
     ];
 
     /// On whose account it was released: by that the node knows when it may take it back.
-    pub(super) const fn release(self, had_peers: bool) -> Release {
+    pub(super) const fn release(self, had_peers: bool) -> ReleasedBy {
         match self {
-            ReleaseReason::Handler | ReleaseReason::SetAside | ReleaseReason::SaveRefused => {
-                Release::Task { had_peers }
+            ReleaseReason::Handler | ReleaseReason::SetAside | ReleaseReason::WriteRefused => {
+                ReleasedBy::Task { had_peers }
             }
             ReleaseReason::Command
-            | ReleaseReason::Order
+            | ReleaseReason::NodeCommand
             | ReleaseReason::Balance
             | ReleaseReason::Drain
-            | ReleaseReason::Shutdown => Release::Node,
+            | ReleaseReason::Shutdown => ReleasedBy::Node,
         }
     }
 
@@ -201,12 +201,12 @@ impl ReleaseReason {
         match self {
             ReleaseReason::Handler => "handler",
             ReleaseReason::Command => "command",
-            ReleaseReason::Order => "order",
+            ReleaseReason::NodeCommand => "order",
             ReleaseReason::Balance => "balance",
             ReleaseReason::Drain => "drain",
             ReleaseReason::Shutdown => "shutdown",
             ReleaseReason::SetAside => "set_aside",
-            ReleaseReason::SaveRefused => "save_refused",
+            ReleaseReason::WriteRefused => "save_refused",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::balance::Resource;
+use crate::balance::ResourceUsage;
 use crate::id::TaskId;
 use crate::kv::KeyValue;
 use crate::lease::LeaseId;
@@ -11,14 +11,14 @@ use crate::record::Timestamp;
 use crate::revision::{RequestId, Revision, Token};
 use crate::snapshot::FeedItem;
 use crate::task::Checkpoint;
-use crate::task::retry::Decision;
+use crate::task::retry::RetryDecision;
 use crate::time::Moment;
 
-use super::output::{EndedTask, RetentionAsk, Swept};
+use super::output::{EndedTask, ExpiredKey, RetentionRequest};
 
 /// What the machine is told with every event.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Now {
+pub struct InputTime {
     /// For deadlines.
     pub at: Moment,
     /// For people, and for sleeping until.
@@ -29,7 +29,7 @@ pub struct Now {
 
 /// Which prefix a feed follows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Feed {
+pub enum FeedId {
     /// `tasks/`: which tasks there are and who owns them.
     Tasks,
     /// `nodes/`: who is there, and the commands to this node.
@@ -42,9 +42,9 @@ pub enum Feed {
 
 /// What happened.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum WorkerInput {
     /// A feed said something.
-    Seen(Feed, FeedItem),
+    FeedItem(FeedId, FeedItem),
     /// The node's own key is in the store, under a live lease.
     Joined {
         /// The key's create revision.
@@ -53,27 +53,27 @@ pub enum Event {
     /// Nothing that hangs on a lease of ours may be relied upon any more.
     SessionLost,
     /// What hangs on this lease may not be relied upon any more.
-    LeaseOver {
+    LeaseLost {
         /// The lease.
         lease: LeaseId,
         /// Why.
         why: LossReason,
     },
-    /// Answers [`Action::Claim`](super::Action::Claim).
-    ClaimsAnswered {
+    /// Answers [`WorkerOutput::Claim`](super::WorkerOutput::Claim).
+    ClaimReplies {
         /// The question.
         epoch: RequestId,
         /// One for each claim, in their order.
-        answers: Vec<ClaimReply>,
+        replies: Vec<ClaimReply>,
     },
-    /// Answers [`Action::GiveBack`](super::Action::GiveBack).
-    GivenBack {
+    /// Answers [`WorkerOutput::ReleaseClaim`](super::WorkerOutput::ReleaseClaim).
+    ClaimReleased {
         /// The task.
         task: TaskId,
         /// The claim.
         token: Token,
         /// What came of it.
-        answer: ReleaseReply,
+        reply: ReleaseReply,
     },
     /// A handler has returned, or was aborted: nothing of it runs any more.
     HandlerEnded {
@@ -82,9 +82,9 @@ pub enum Event {
         /// The claim that it ran under.
         token: Token,
         /// How it ended.
-        outcome: Outcome,
+        outcome: HandlerEnd,
     },
-    /// A handler wants its progress kept. Answered by [`Action::CheckpointAnswered`](super::Action::CheckpointAnswered).
+    /// A handler wants its progress kept. Answered by [`WorkerOutput::CheckpointReply`](super::WorkerOutput::CheckpointReply).
     Checkpoint {
         /// The task.
         task: TaskId,
@@ -95,39 +95,39 @@ pub enum Event {
         /// The progress.
         blob: Checkpoint,
     },
-    /// Answers [`Action::Save`](super::Action::Save).
-    Saved {
+    /// Answers [`WorkerOutput::WriteState`](super::WorkerOutput::WriteState).
+    StateWritten {
         /// The task.
         task: TaskId,
         /// The question.
         epoch: RequestId,
         /// What came of it.
-        answer: StateWriteReply,
+        reply: StateWriteReply,
     },
-    /// Answers [`Action::Answer`](super::Action::Answer).
-    Answered {
+    /// Answers [`WorkerOutput::AckCommand`](super::WorkerOutput::AckCommand).
+    CommandAcked {
         /// The question.
         epoch: RequestId,
         /// What came of it.
-        answer: CommandResultReply,
+        reply: CommandAckReply,
     },
-    /// Answers [`Action::Retain`](super::Action::Retain).
+    /// Answers [`WorkerOutput::Retain`](super::WorkerOutput::Retain).
     Retained {
         /// What was requested.
-        ask: Box<RetentionAsk>,
+        ask: Box<RetentionRequest>,
         /// What came of it.
         reply: RetentionReply,
     },
     /// How much of the resource is used that a balancer may look at; none if that could not be read.
-    Measured(Option<Resource>),
+    Measured(Option<ResourceUsage>),
     /// The process wants to end by then.
     Shutdown {
         /// When, at the latest.
         deadline: Moment,
     },
-    /// Answers [`Action::Leave`](super::Action::Leave): the node's own key is gone, or nobody will try any more.
-    Left,
-    /// Time has passed: [`Node::next_wake`](super::Node::next_wake) has come.
+    /// Answers [`WorkerOutput::Leave`](super::WorkerOutput::Leave): the node's own key is gone, or nobody will try any more.
+    OwnKeyDeleted,
+    /// Time has passed: [`WorkerMachine::next_wake`](super::WorkerMachine::next_wake) has come.
     Time,
 }
 
@@ -135,22 +135,22 @@ pub enum Event {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ClaimReply {
     /// The owner's key is there, and it is this claim's.
-    Ours(Box<Won>),
+    Won(Box<WonClaim>),
     /// Somebody else owns the task.
     Taken,
     /// The task is not there, or it is another life of it.
-    Gone,
+    TaskGone,
     /// The claim's lease is over; whatever hangs on it ends with it.
-    LeaseOver,
+    LeaseLost,
     /// This request certainly did nothing.
     NotDone,
     /// Nobody knows. It will be asked again, with the same nonce, under the same lease.
-    Unknown,
+    Ambiguous,
 }
 
 /// What a claim that was won has read with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Won {
+pub struct WonClaim {
     /// The create revision of the owner's key.
     pub token: Token,
     /// The lease it hangs on.
@@ -176,9 +176,9 @@ pub enum ReleaseReply {
 
 /// How a handler ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum HandlerEnd {
     /// The work is done.
-    Done,
+    Completed,
     /// Somebody else should go on with it.
     Release,
     /// It failed, or panicked.
@@ -188,7 +188,7 @@ pub enum Outcome {
         /// What went wrong.
         message: String,
         /// What follows, instead of what the error policy decides.
-        decision: Decision,
+        decision: RetryDecision,
     },
     /// It wants to run again then.
     Sleep {
@@ -228,7 +228,7 @@ pub enum StateWriteReply {
     /// Certainly nothing was done; it may be tried again.
     NotDone,
     /// Nobody knows whether it was done.
-    Unknown,
+    Ambiguous,
     /// Certainly nothing was done, and it never will be.
     Refused(String),
 }
@@ -265,7 +265,7 @@ pub struct EndedPage {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResultsPage {
     /// Those that can be read, and when they expire.
-    pub results: Vec<(Swept, Option<Timestamp>)>,
+    pub results: Vec<(ExpiredKey, Option<Timestamp>)>,
     /// The last key, also of a result that cannot be read.
     pub last: Option<Bytes>,
     /// Whether there are more behind it.
@@ -274,7 +274,7 @@ pub struct ResultsPage {
 
 /// What came of answering a command to this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CommandResultReply {
+pub enum CommandAckReply {
     /// It was done.
     Applied,
     /// Nothing was done: the command is not there any more, or is another.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use crate::backoff::Backoff;
+use crate::backoff::BackoffState;
 use crate::command::NodeCommand;
 use crate::id::{CommandId, TaskId};
 use crate::kv::KeyValue;
@@ -12,23 +12,23 @@ use crate::record::{CommandOutcome, CommandRecord, Record, Timestamp};
 use crate::revision::Revision;
 
 use super::config::RETRY;
-use super::output::Answer;
+use super::output::CommandAck;
 
 /// The orders that wait, and the one that is worked on.
 #[derive(Clone, Debug)]
-pub(super) struct Orders {
-    pub(super) waiting: BTreeMap<CommandId, Order>,
-    pending: BTreeMap<CommandId, Option<Order>>,
-    pub(super) current: Option<Current>,
-    pub(super) backoff: Backoff,
+pub(super) struct NodeCommandQueue {
+    pub(super) waiting: BTreeMap<CommandId, QueuedNodeCommand>,
+    pending: BTreeMap<CommandId, Option<QueuedNodeCommand>>,
+    pub(super) current: Option<ActiveNodeCommand>,
+    pub(super) backoff: BackoffState,
     /// Orders that were answered and that the feed still shows.
     pub(super) answered: BTreeSet<CommandId>,
     /// Keys among the commands that are none of the layout's, and were reported.
-    pub(super) aside: BTreeSet<Bytes>,
+    pub(super) postponed: BTreeSet<Bytes>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Order {
+pub(super) struct QueuedNodeCommand {
     pub(super) modified: Revision,
     pub(super) command: Result<NodeCommand, String>,
     /// The incarnation that it was sent to, if its sender has stored that.
@@ -41,14 +41,14 @@ pub(super) struct Order {
 
 /// An order that is worked on.
 #[derive(Clone, Debug)]
-pub(super) struct Current {
+pub(super) struct ActiveNodeCommand {
     pub(super) id: CommandId,
     pub(super) modified: Revision,
-    pub(super) stage: Stage,
+    pub(super) stage: NodeCommandPhase,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Stage {
+pub(super) enum NodeCommandPhase {
     /// Nothing was asked for it yet.
     Begun,
     /// The task is leaving.
@@ -58,29 +58,29 @@ pub(super) enum Stage {
     /// The mark of the frozen has been written; everything is leaving.
     Draining { tasks: usize },
     /// Its answer is under way, or rests until it is tried again.
-    Answering { answer: Box<Answer>, then: Then },
+    Acknowledging { reply: Box<CommandAck>, then: AfterNodeCommand },
 }
 
 /// What follows when an answer is written.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Then {
+pub(super) enum AfterNodeCommand {
     /// It was the last word.
-    Told { outcome: CommandOutcome, why: Option<String> },
+    Ended { outcome: CommandOutcome, why: Option<String> },
     /// The node is frozen now, and drains.
     Drain,
     /// The node leaves.
     Leave,
 }
 
-impl Orders {
-    pub(super) fn new() -> Orders {
-        Orders {
+impl NodeCommandQueue {
+    pub(super) fn new() -> NodeCommandQueue {
+        NodeCommandQueue {
             waiting: BTreeMap::new(),
             pending: BTreeMap::new(),
             current: None,
-            backoff: Backoff::new(RETRY),
+            backoff: BackoffState::new(RETRY),
             answered: BTreeSet::new(),
-            aside: BTreeSet::new(),
+            postponed: BTreeSet::new(),
         }
     }
 
@@ -90,15 +90,17 @@ impl Orders {
             (record.incarnation, record.expires_at, record.by.clone())
         });
         let command = record.and_then(|record| NodeCommand::parse(&record).map_err(|bad| bad.to_string()));
-        self.pending
-            .insert(id, Some(Order { modified: pair.modified, command, incarnation, expires_at, by }));
+        self.pending.insert(
+            id,
+            Some(QueuedNodeCommand { modified: pair.modified, command, incarnation, expires_at, by }),
+        );
     }
 
     pub(super) fn see_delete(&mut self, id: CommandId) {
         self.pending.insert(id, None);
     }
 
-    pub(super) fn see_whole(&mut self) {
+    pub(super) fn see_synced(&mut self) {
         for (id, order) in std::mem::take(&mut self.pending) {
             match order {
                 Some(order) if !self.answered.contains(&id) => drop(self.waiting.insert(id, order)),

@@ -3,49 +3,55 @@
 use crate::id::{ClaimId, TaskId};
 use crate::revision::{Revision, Token};
 
-use super::Node;
-use super::config::STRAY_AFTER;
-use super::event::Notice;
-use super::input::{Now, ReleaseReply};
-use super::output::Action;
+use super::WorkerMachine;
+use super::config::ORPHAN_AFTER;
+use super::event::WorkerEvent;
+use super::input::{InputTime, ReleaseReply};
+use super::output::WorkerOutput;
 use super::timers::Timer;
 
-impl Node {
-    pub(super) fn give_back(&mut self, task: TaskId, token: Token, claim: ClaimId) {
-        self.strays.insert((task.clone(), token), claim.clone());
-        self.actions.push_back(Action::GiveBack { task, token, claim });
+impl WorkerMachine {
+    pub(super) fn release_claim(&mut self, task: TaskId, token: Token, claim: ClaimId) {
+        self.orphans.insert((task.clone(), token), claim.clone());
+        self.outputs.push_back(WorkerOutput::ReleaseClaim { task, token, claim });
     }
 
-    pub(super) fn handle_given_back(&mut self, task: TaskId, token: Token, answer: ReleaseReply, now: Now) {
-        let stray = (task.clone(), token);
-        if !self.strays.contains_key(&stray) {
+    pub(super) fn handle_claim_released(
+        &mut self,
+        task: TaskId,
+        token: Token,
+        reply: ReleaseReply,
+        now: InputTime,
+    ) {
+        let orphan = (task.clone(), token);
+        if !self.orphans.contains_key(&orphan) {
             return;
         }
-        match answer {
+        match reply {
             ReleaseReply::Done => {
-                self.strays.remove(&stray);
+                self.orphans.remove(&orphan);
                 // The timer is shared with claims that the board shows and this process does not know of: they are looked for again.
-                self.timers.set(Timer::Stray(task.clone()), now.at + STRAY_AFTER);
-                self.notices.push_back(Notice::GivenBack { task, token });
+                self.timers.set(Timer::Orphan(task.clone()), now.at + ORPHAN_AFTER);
+                self.events.push_back(WorkerEvent::LateClaimReleased { task, token });
             }
-            ReleaseReply::NotDone => self.timers.set(Timer::Stray(task), now.at + STRAY_AFTER),
+            ReleaseReply::NotDone => self.timers.set(Timer::Orphan(task), now.at + ORPHAN_AFTER),
         }
     }
 
     /// Gives back what the board still shows as ours although we know of no such claim.
-    pub(super) fn stray_due(&mut self, task: TaskId, now: Now) {
+    pub(super) fn orphan_due(&mut self, task: TaskId, now: InputTime) {
         let all = (task.clone(), Token(Revision::ZERO))..=(task.clone(), Token(Revision(i64::MAX)));
-        let strays: Vec<_> =
-            self.strays.range(all).map(|((_, token), claim)| (*token, claim.clone())).collect();
-        if !strays.is_empty() {
-            for (token, claim) in strays {
-                self.give_back(task.clone(), token, claim);
+        let orphans: Vec<_> =
+            self.orphans.range(all).map(|((_, token), claim)| (*token, claim.clone())).collect();
+        if !orphans.is_empty() {
+            for (token, claim) in orphans {
+                self.release_claim(task.clone(), token, claim);
             }
             return;
         }
         if self.claims.contains(&task) {
             // Its answer may say that this is it; or that it is not.
-            return self.timers.set(Timer::Stray(task), now.at + STRAY_AFTER);
+            return self.timers.set(Timer::Orphan(task), now.at + ORPHAN_AFTER);
         }
         let Some(owner) = self.board.owner_of(&task) else { return };
         if self.held.get(&task).is_some_and(|held| held.token == owner.token) {
@@ -54,9 +60,9 @@ impl Node {
         let Ok(holder) = &owner.holder else { return };
         // A claim of another life of this node is not ours to delete: its process may only be paused. One of this life is, also if the node
         // has lost its place and joined again since: its lease may be that of the session now, and would be renewed as long as the process lives.
-        if holder.node == self.settings.node && self.claims.is_of_this_life(&holder.nonce) {
+        if holder.node == self.config.node && self.claims.is_of_this_process(&holder.nonce) {
             let Ok(claim) = ClaimId::parse(&holder.nonce) else { return };
-            self.give_back(task, owner.token, claim);
+            self.release_claim(task, owner.token, claim);
         }
     }
 }

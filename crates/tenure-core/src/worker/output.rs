@@ -12,10 +12,10 @@ use crate::time::Moment;
 
 /// What the driver must do. Whatever is asked of the store is written out in [`request`](super::request).
 #[derive(Clone, PartialEq, Debug)]
-pub enum Action {
-    /// Send these claims in one request, each under a loan of its own. Answer with `ClaimsAnswered`.
+pub enum WorkerOutput {
+    /// Send these claims in one request, each under a loan of its own. Answer with `ClaimReplies`.
     ///
-    /// The loan of a claim is kept, by its nonce, until [`Action::LetGo`]; a claim that is asked again is asked under the same loan.
+    /// The loan of a claim is kept, by its nonce, until [`WorkerOutput::EndClaim`]; a claim that is asked again is asked under the same loan.
     Claim {
         /// The question.
         epoch: RequestId,
@@ -23,12 +23,12 @@ pub enum Action {
         claims: Vec<ClaimRequest>,
     },
     /// This claim is over: its loan is needed no more. Needs no answer.
-    LetGo {
+    EndClaim {
         /// The claim.
         nonce: String,
     },
-    /// Delete the owner's key if it is still the one of this claim, and the claim's attempt record. Answer with `GivenBack`.
-    GiveBack {
+    /// Delete the owner's key if it is still the one of this claim, and the claim's attempt record. Answer with `ClaimReleased`.
+    ReleaseClaim {
         /// The task.
         task: TaskId,
         /// The token of the claim.
@@ -37,7 +37,7 @@ pub enum Action {
         claim: ClaimId,
     },
     /// Run the handler. When nothing of it runs any more, tell `HandlerEnded`.
-    Start(Box<Start>),
+    Start(Box<HandlerStart>),
     /// Ask the handler to stop. Needs no answer but its end.
     Stop {
         /// The task.
@@ -57,34 +57,34 @@ pub enum Action {
         token: Token,
     },
     /// Ask the handler to keep its progress. Needs no answer.
-    AskCheckpoint {
+    RequestCheckpoint {
         /// The task.
         task: TaskId,
         /// The claim that it runs under.
         token: Token,
     },
     /// Tell a handler what became of the progress that it wanted kept. Needs no answer.
-    CheckpointAnswered {
+    CheckpointReply {
         /// The task.
         task: TaskId,
         /// The claim that it runs under.
         token: Token,
         /// The questions.
-        asks: Vec<u64>,
+        checkpoint_requests: Vec<u64>,
         /// Whether it is kept, or why not.
         result: Result<(), String>,
     },
-    /// Write a task's state, guarded by its claim. Answer with `Saved`.
-    Save(Box<Save>),
-    /// Say how a command to this node ended, or note on the way that the node is frozen. Answer with `Answered`.
-    Answer(Box<Answer>),
+    /// Write a task's state, guarded by its claim. Answer with `StateWritten`.
+    WriteState(Box<StateWrite>),
+    /// Say how a command to this node ended, or note on the way that the node is frozen. Answer with `CommandAcked`.
+    AckCommand(Box<CommandAck>),
     /// Read a page of what may be deleted because of its age, or delete one key of it. Answer with `Retained`.
-    Retain(Box<RetentionAsk>),
+    Retain(Box<RetentionRequest>),
     /// Show this as the node's own state, now and whenever its key is put again. Needs no answer.
     Announce(MemberState),
     /// Publish this load in the node's own record. Needs no answer.
     Publish(NodeLoad),
-    /// Remove the node's own key. Answer with `Left`.
+    /// Remove the node's own key. Answer with `OwnKeyDeleted`.
     Leave,
     /// Everything that could be done is done. The machine will ask nothing more.
     Finish {
@@ -95,7 +95,7 @@ pub enum Action {
 
 /// One step of retention, in one transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RetentionAsk {
+pub struct RetentionRequest {
     /// The request.
     pub epoch: RequestId,
     /// What is requested.
@@ -124,11 +124,11 @@ pub enum RetentionStep {
         limit: u32,
     },
     /// Deletes a result that has expired, if it is unchanged.
-    DeleteResult(Swept),
+    DeleteResult(ExpiredKey),
     /// Deletes a command that has expired, if it is unchanged, and stores its result.
     ExpireCommand {
         /// The command.
-        command: Swept,
+        command: ExpiredKey,
         /// The id under which its sender waits, and the result; none if it has no id.
         result: Option<(CommandId, Bytes)>,
     },
@@ -136,7 +136,7 @@ pub enum RetentionStep {
 
 /// A key that is deleted because of its age.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Swept {
+pub struct ExpiredKey {
     /// The key.
     pub key: Bytes,
     /// When it was put; it is deleted only if it was not put again since.
@@ -175,7 +175,7 @@ pub struct ClaimRequest {
 
 /// What a handler needs to know.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Start {
+pub struct HandlerStart {
     /// The task.
     pub task: TaskId,
     /// The claim.
@@ -202,7 +202,7 @@ pub enum StopReason {
     /// A command to the task needs it to stop.
     Command,
     /// A command to the node says so; how the handler ends decides what becomes of the task.
-    Order,
+    NodeCommand,
     /// The task goes to another node.
     Release,
     /// The node ends.
@@ -216,7 +216,7 @@ impl StopReason {
             StopReason::Lost => "claim lost",
             StopReason::Deleted => "task deleted",
             StopReason::Command => "command to the task",
-            StopReason::Order => "command to the node",
+            StopReason::NodeCommand => "command to the node",
             StopReason::Release => "released to another node",
             StopReason::Shutdown => "shutdown",
         }
@@ -225,7 +225,7 @@ impl StopReason {
 
 /// One write about a task, in one transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Save {
+pub struct StateWrite {
     /// The question.
     pub epoch: RequestId,
     /// The task.
@@ -243,7 +243,7 @@ pub struct Save {
     /// What becomes of the task's attempt records.
     pub attempts: AttemptWrite,
     /// What becomes of the claim and of the task.
-    pub after: After,
+    pub after: AfterWrite,
     /// What is kept of a task that ends, beside its state.
     pub entry: Option<EndedEntry>,
 }
@@ -298,7 +298,7 @@ pub enum CommandCheck {
 
 /// What becomes of the claim, and of the task, when a save is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum After {
+pub enum AfterWrite {
     /// We go on owning it.
     Keep,
     /// The claim is deleted: somebody else may take the task.
@@ -309,7 +309,7 @@ pub enum After {
 
 /// How a command to this node ended, in one transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub struct CommandAck {
     /// The question.
     pub epoch: RequestId,
     /// The command.
@@ -317,14 +317,14 @@ pub struct Answer {
     /// When it was put; it must still be the same.
     pub modified: Revision,
     /// What becomes of the node's mark among the frozen.
-    pub mark: Mark,
+    pub mark: FreezeMark,
     /// The result, with which the command is deleted; none if it is still being worked on.
     pub result: Option<Bytes>,
 }
 
 /// What becomes of a node's mark among the frozen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Mark {
+pub enum FreezeMark {
     /// It stays as it is.
     Keep,
     /// It is put.

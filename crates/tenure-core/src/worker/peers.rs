@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::balance::{Class, Demand, Level, Load, Measure, Terms, WorkerLoads};
+use crate::balance::{Class, Demand, Level, Load, LoadMetric, WorkerLoads, WorkerTerms};
 use crate::id::{NodeId, TaskId};
 use crate::layout::{Key, Layout};
-use crate::presence::{News, Nodes, PresenceSet};
+use crate::presence::{NodePresence, PresenceEvent, PresenceSet};
 use crate::record::MemberState;
 use crate::rendezvous::Scores;
 use crate::snapshot::FeedItem;
@@ -16,25 +16,25 @@ use super::config::{PATIENCE, PATIENCE_PER_TASK, RANK_STEP, RANK_STEPS_MAX};
 
 /// Who is there, who is frozen, and who takes tasks.
 #[derive(Clone, Debug)]
-pub(super) struct Company {
+pub(super) struct Peers {
     me: NodeId,
     layout: Layout,
-    roster: PresenceSet<Nodes>,
+    roster: PresenceSet<NodePresence>,
     frozen: BTreeSet<NodeId>,
     /// What was seen of the frozen since their picture was whole.
     frozen_pending: BTreeMap<NodeId, bool>,
     is_frozen_known: bool,
     /// Those who take tasks; this node among them if it does.
-    willing: WorkerLoads,
+    workers: WorkerLoads,
     /// The others among them.
-    peers: BTreeMap<NodeId, Peer>,
+    peers: BTreeMap<NodeId, PeerRank>,
     /// How many peers there ever were.
     numbers: u32,
 }
 
 /// One of the others who take tasks.
 #[derive(Clone, Copy, Debug)]
-struct Peer {
+struct PeerRank {
     /// Short for its name, and never used again.
     number: u32,
     /// When it was last seen to claim something.
@@ -43,13 +43,13 @@ struct Peer {
 
 /// When a node may claim a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Turn {
+pub(super) struct ClaimTurn {
     /// How many come before it.
     pub(super) rank: usize,
     /// From when on.
     pub(super) at: Moment,
     /// Behind whom it is until then; none if nobody is waited for.
-    pub(super) behind: Option<Behind>,
+    pub(super) behind: Option<RankDelay>,
     /// Since when nobody was seen working through its share.
     pub(super) idle_since: Moment,
     /// Since when no node has owned it, as far as this node and all its peers could see.
@@ -58,7 +58,7 @@ pub(super) struct Turn {
 
 /// For whom a node waits before it claims: all tasks that wait for the same can be looked at together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Behind {
+pub(super) struct RankDelay {
     /// Of those who come first, the one that was last seen to claim.
     peer: u32,
     /// For how many steps it must have been still.
@@ -69,7 +69,7 @@ pub(super) struct Behind {
 
 /// What no node owns, and how long a node waits for its peers to take it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Backlog<'a> {
+pub(super) struct UnownedBacklog<'a> {
     /// What no node owns, by class, as the board shows it.
     pub(super) unowned: &'a Demand,
     /// What of that this node is claiming.
@@ -85,18 +85,18 @@ pub(super) struct Backlog<'a> {
 /// Patience goes by that and not by what is left: it would run out while everybody is seen to work, and whoever is done first would take
 /// from the others what is still theirs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Pile {
+pub(super) struct UnownedPeak {
     high: u32,
     low: u32,
     low_at: Moment,
 }
 
-impl Pile {
+impl UnownedPeak {
     /// So many are there now.
     pub(super) fn see(&mut self, unowned: u64, now: Moment) {
         let unowned = u32::try_from(unowned).unwrap_or(u32::MAX);
         if unowned >= self.high || self.low == 0 || self.is_still(now) {
-            *self = Pile { high: unowned, low: unowned, low_at: now };
+            *self = UnownedPeak { high: unowned, low: unowned, low_at: now };
         } else if unowned < self.low {
             (self.low, self.low_at) = (unowned, now);
         }
@@ -114,21 +114,21 @@ impl Pile {
     }
 }
 
-impl Company {
+impl Peers {
     /// How many others take tasks.
     pub(super) fn peers(&self) -> usize {
         self.peers.len()
     }
 
-    pub(super) fn new(me: NodeId, layout: Layout) -> Company {
-        Company {
+    pub(super) fn new(me: NodeId, layout: Layout) -> Peers {
+        Peers {
             me,
-            roster: PresenceSet::new(Nodes(layout.clone())),
+            roster: PresenceSet::new(NodePresence(layout.clone())),
             layout,
             frozen: BTreeSet::new(),
             frozen_pending: BTreeMap::new(),
             is_frozen_known: false,
-            willing: WorkerLoads::new(),
+            workers: WorkerLoads::new(),
             peers: BTreeMap::new(),
             numbers: 0,
         }
@@ -136,35 +136,35 @@ impl Company {
 
     /// Whether there was ever a whole picture of the nodes and of the frozen.
     pub(super) fn is_known(&self) -> bool {
-        self.is_frozen_known && self.roster.whole_at().is_some()
+        self.is_frozen_known && self.roster.synced_at().is_some()
     }
 
     /// Whether this node is frozen.
-    pub(super) fn am_frozen(&self) -> bool {
+    pub(super) fn is_self_frozen(&self) -> bool {
         self.frozen.contains(&self.me)
     }
 
     /// Those who take tasks.
-    pub(super) fn willing(&self) -> &WorkerLoads {
-        &self.willing
+    pub(super) fn workers(&self) -> &WorkerLoads {
+        &self.workers
     }
 
     /// What another node has.
     pub(super) fn set_load(&mut self, node: &NodeId, load: Load, now: Moment) {
-        if *node != self.me && self.willing.contains(node) {
-            self.willing.set(node, load, now);
+        if *node != self.me && self.workers.contains(node) {
+            self.workers.set(node, load, now);
         }
     }
 
     /// What this node has and can take; none if it takes no tasks. Returns whether that changes which nodes take tasks.
-    pub(super) fn set_me(&mut self, load: Option<Load>, terms: &Terms, now: Moment) -> bool {
-        let was_willing = self.willing.contains(&self.me);
+    pub(super) fn set_own_load(&mut self, load: Option<Load>, terms: &WorkerTerms, now: Moment) -> bool {
+        let was_willing = self.workers.contains(&self.me);
         match load {
             Some(load) => {
-                self.willing.set(&self.me, load, now);
-                self.willing.set_terms(&self.me, terms);
+                self.workers.set(&self.me, load, now);
+                self.workers.set_terms(&self.me, terms);
             }
-            None => self.willing.remove(&self.me),
+            None => self.workers.remove(&self.me),
         }
         was_willing != load.is_some()
     }
@@ -176,17 +176,19 @@ impl Company {
         let mut is_changed = false;
         for one in news {
             match one {
-                News::Snapshot(snapshot) => {
+                PresenceEvent::Snapshot(snapshot) => {
                     for member in snapshot.members() {
                         is_changed |= self.judge(&member.id, now);
                     }
                 }
-                News::Joined(member) | News::Updated { now: member, .. } | News::Left { member, .. } => {
+                PresenceEvent::Joined(member)
+                | PresenceEvent::Updated { now: member, .. }
+                | PresenceEvent::Left { member, .. } => {
                     is_changed |= self.judge(&member.id, now);
                 }
-                News::SetAside(aside) => is_changed |= self.judge(&aside.id, now),
-                News::Cleared { id, .. } => is_changed |= self.judge(&id, now),
-                News::Stale { .. } | News::Fresh { .. } => {}
+                PresenceEvent::Unreadable(postponed) => is_changed |= self.judge(&postponed.id, now),
+                PresenceEvent::Cleared { id, .. } => is_changed |= self.judge(&id, now),
+                PresenceEvent::Stale { .. } | PresenceEvent::Fresh { .. } => {}
             }
         }
         is_changed
@@ -221,7 +223,7 @@ impl Company {
     }
 
     /// This node was frozen or unfrozen by its own hand.
-    pub(super) fn mark_me(&mut self, is_frozen: bool) {
+    pub(super) fn set_own_frozen(&mut self, is_frozen: bool) {
         if is_frozen {
             self.frozen.insert(self.me.clone());
         } else {
@@ -235,23 +237,23 @@ impl Company {
             return false;
         }
         let record = self.roster.get(node).map(|member| &member.record);
-        let terms = record.map(Terms::of).unwrap_or_default();
+        let terms = record.map(WorkerTerms::of).unwrap_or_default();
         let is_ready = record.is_some_and(|record| record.state == MemberState::Ready);
-        let was_willing = self.willing.contains(node);
+        let was_willing = self.workers.contains(node);
         let is_willing = is_ready && !self.frozen.contains(node);
         match (was_willing, is_willing) {
             (false, true) => {
-                self.willing.set(node, Load::default(), now);
+                self.workers.set(node, Load::default(), now);
                 self.numbers += 1;
-                self.peers.insert(node.clone(), Peer { number: self.numbers, claimed_at: None });
+                self.peers.insert(node.clone(), PeerRank { number: self.numbers, claimed_at: None });
             }
             (true, false) => {
-                self.willing.remove(node);
+                self.workers.remove(node);
                 self.peers.remove(node);
             }
             (true, true) | (false, false) => {}
         }
-        let is_other_kind = self.willing.set_terms(node, &terms);
+        let is_other_kind = self.workers.set_terms(node, &terms);
         is_other_kind || was_willing != is_willing
     }
 
@@ -266,7 +268,13 @@ impl Company {
     ///
     /// Peers that accept the task and rank before this node have a head start; and a peer that is seen to claim other tasks is working through its
     /// share, and is not raced. A peer that has its share or no room is not waited for, and no peer is waited for without end.
-    pub(super) fn turn(&self, task: &TaskId, class: Class, seen: Moment, backlog: Backlog<'_>) -> Turn {
+    pub(super) fn turn(
+        &self,
+        task: &TaskId,
+        class: Class,
+        seen: Moment,
+        backlog: UnownedBacklog<'_>,
+    ) -> ClaimTurn {
         let scores = Scores::of_key(task.as_str().as_bytes());
         let scored = |node: &NodeId| scores.of(node.as_str().as_bytes());
         let mine = scored(&self.me);
@@ -275,7 +283,7 @@ impl Company {
         let (mut rank, mut steps, mut first) = (0, 0, None);
         let mut idle_since = seen;
         for (node, peer) in &self.peers {
-            if !self.willing.accepts(node, class) {
+            if !self.workers.accepts(node, class) {
                 continue;
             }
             let claimed_at = peer.claimed_at.unwrap_or(seen).max(seen);
@@ -284,26 +292,26 @@ impl Company {
                 continue;
             }
             rank += 1;
-            if self.willing.room(node, class, level) > 0 {
+            if self.workers.room(node, class, level) > 0 {
                 steps = RANK_STEPS_MAX.min(steps + 1);
                 first = first.max(Some((claimed_at, peer.number)));
             }
         }
-        let behind = first.map(|(_, peer)| Behind { peer, steps, class });
+        let behind = first.map(|(_, peer)| RankDelay { peer, steps, class });
         let latest = seen + backlog.patience;
         // Where claims are slow, peers wait longer for each other before they claim. A node above its share leaves them that time too: else
         // it takes what a peer with room is about to claim, and keeps it as a task that no peer wanted.
         let idle_since = idle_since + backlog.step.saturating_sub(RANK_STEP) * RANK_STEPS_MAX;
         let at = first.map_or(seen, |(claimed_at, _)| claimed_at + backlog.step * steps).min(latest);
-        Turn { rank, at, behind, idle_since: idle_since.min(latest), unowned_since: seen }
+        ClaimTurn { rank, at, behind, idle_since: idle_since.min(latest), unowned_since: seen }
     }
 
     /// When tasks that wait for a peer, and that no node has owned since `seen`, may be claimed. The later they were seen, the later.
-    pub(super) fn due(&self, behind: Behind, seen: Moment, backlog: Backlog<'_>) -> Moment {
+    pub(super) fn due(&self, behind: RankDelay, seen: Moment, backlog: UnownedBacklog<'_>) -> Moment {
         let seen = self.left_since(seen);
         match self.peers.iter().find(|(_, peer)| peer.number == behind.peer) {
             Some((node, peer))
-                if self.willing.room(node, behind.class, self.level(behind.class, backlog)) > 0 =>
+                if self.workers.room(node, behind.class, self.level(behind.class, backlog)) > 0 =>
             {
                 let still_since = peer.claimed_at.unwrap_or(seen).max(seen);
                 (still_since + backlog.step * behind.steps).min(seen + backlog.patience)
@@ -313,18 +321,18 @@ impl Company {
     }
 
     /// How many more tasks of a class would be this node's share.
-    pub(super) fn room(&self, class: Class, backlog: Backlog<'_>) -> u64 {
-        self.willing.room(&self.me, class, self.level(class, backlog))
+    pub(super) fn room(&self, class: Class, backlog: UnownedBacklog<'_>) -> u64 {
+        self.workers.room(&self.me, class, self.level(class, backlog))
     }
 
-    fn level(&self, class: Class, backlog: Backlog<'_>) -> Level {
+    fn level(&self, class: Class, backlog: UnownedBacklog<'_>) -> Level {
         let unowned = backlog.unowned.within(class) - backlog.claiming.within(class);
-        self.willing.level(class, unowned, Measure::Tasks)
+        self.workers.level(class, unowned, LoadMetric::Tasks)
     }
 
     /// Since when all who take tasks now could have taken one: before the last of them came, nothing waited for it.
     fn left_since(&self, seen: Moment) -> Moment {
-        seen.max(self.willing.arrived_at())
+        seen.max(self.workers.arrived_at())
     }
 }
 
@@ -346,15 +354,15 @@ mod tests {
     fn node_above_its_share_waits_longer_where_claims_are_slow() {
         let node = |id: &str| NodeId::parse(id).unwrap();
         let namespace = crate::id::Namespace::parse("t").unwrap();
-        let mut company = Company::new(node("me"), Layout::new(&namespace));
-        company.set_me(Some(Load::default()), &Terms::default(), ms(0));
-        company.willing.set(&node("peer"), Load::default(), ms(0));
-        company.peers.insert(node("peer"), Peer { number: 1, claimed_at: Some(ms(500)) });
+        let mut peers = Peers::new(node("me"), Layout::new(&namespace));
+        peers.set_own_load(Some(Load::default()), &WorkerTerms::default(), ms(0));
+        peers.workers.set(&node("peer"), Load::default(), ms(0));
+        peers.peers.insert(node("peer"), PeerRank { number: 1, claimed_at: Some(ms(500)) });
         let (task, none) = (TaskId::parse("t1").unwrap(), Demand::default());
         for (step, idle_since) in [(RANK_STEP, 500), (RANK_STEP + Duration::from_millis(600), 2_900)] {
             let patience = PATIENCE + (step - RANK_STEP) * RANK_STEPS_MAX;
-            let backlog = Backlog { unowned: &none, claiming: &none, step, patience };
-            let turn = company.turn(&task, Class::ANY, ms(100), backlog);
+            let backlog = UnownedBacklog { unowned: &none, claiming: &none, step, patience };
+            let turn = peers.turn(&task, Class::ANY, ms(100), backlog);
             assert_eq!(turn.idle_since, ms(idle_since), "{step:?}");
             assert!(turn.at <= turn.unowned_since + patience);
         }
@@ -362,37 +370,37 @@ mod tests {
 
     #[test]
     fn patience_lasts_while_the_pile_becomes_smaller_and_not_longer() {
-        let mut pile = Pile::default();
-        pile.see(900, ms(0));
-        pile.see(1_000, ms(10));
+        let mut peak = UnownedPeak::default();
+        peak.see(900, ms(0));
+        peak.see(1_000, ms(10));
         for n in 1..=5 {
-            pile.see(1_000 - 100 * n, ms(n * 2_000));
-            assert_eq!(pile.patience(ms(n * 2_000 + 1_000)), patience(1_000));
+            peak.see(1_000 - 100 * n, ms(n * 2_000));
+            assert_eq!(peak.patience(ms(n * 2_000 + 1_000)), patience(1_000));
         }
-        assert_eq!(pile.patience(ms(13_000)), patience(1_000));
-        assert_eq!(pile.patience(ms(13_001)), patience(500), "nobody has taken one for longer than patience");
-        pile.see(500, ms(13_001));
-        pile.see(499, ms(13_002));
-        assert_eq!(pile.patience(ms(13_003)), patience(500));
+        assert_eq!(peak.patience(ms(13_000)), patience(1_000));
+        assert_eq!(peak.patience(ms(13_001)), patience(500), "nobody has taken one for longer than patience");
+        peak.see(500, ms(13_001));
+        peak.see(499, ms(13_002));
+        assert_eq!(peak.patience(ms(13_003)), patience(500));
     }
 
     #[test]
     fn a_pile_that_is_gone_makes_nobody_wait_for_the_next() {
-        let mut pile = Pile::default();
-        pile.see(100_000, ms(0));
-        pile.see(0, ms(1));
-        pile.see(1, ms(2));
-        assert_eq!(pile.patience(ms(2)), patience(1));
+        let mut peak = UnownedPeak::default();
+        peak.see(100_000, ms(0));
+        peak.see(0, ms(1));
+        peak.see(1, ms(2));
+        assert_eq!(peak.patience(ms(2)), patience(1));
     }
 
     #[test]
     fn a_pile_on_which_more_comes_is_higher_and_one_that_stays_is_as_high_as_it_is() {
-        let mut pile = Pile::default();
+        let mut peak = UnownedPeak::default();
         for n in 0..100 {
-            pile.see(50 + n % 2, ms(n * 1_000));
+            peak.see(50 + n % 2, ms(n * 1_000));
         }
-        assert_eq!(pile.patience(ms(99_000)), patience(51));
-        pile.see(500, ms(99_001));
-        assert_eq!(pile.patience(ms(99_002)), patience(500));
+        assert_eq!(peak.patience(ms(99_000)), patience(51));
+        peak.see(500, ms(99_001));
+        assert_eq!(peak.patience(ms(99_002)), patience(500));
     }
 }

@@ -12,83 +12,92 @@
 use crate::id::{NodeId, TaskId};
 use crate::record::{CommandOutcome, Record, ResultRecord, UnknownFields};
 use crate::revision::RequestId;
-use crate::sabotage::{Rule, is_broken};
+use crate::sabotage::{SabotageRule, is_broken};
 use crate::task::retry::ErrorPolicy;
 use crate::task::{
-    Applied, Attempt, AttemptEnd, AttemptRecord, State, StateRecord, TaskMessage, TaskState, transition,
+    Applied, Attempt, AttemptEnd, AttemptRecord, StateRecord, TaskMessage, TaskState, TaskStatus, transition,
 };
 
-use super::claimed_task::{Acknowledged, Draft, Handler, Held};
+use super::claimed_task::{ClaimedTask, HandledCommand, HandlerState, PendingWrite};
 use super::claiming::claim_of;
 use super::event::ReleaseReason;
-use super::input::{Now, Outcome};
-use super::output::{After, AttemptWrite, CommandCheck, EndedEntry, Save};
-use super::task_commands::Mail;
+use super::input::{HandlerEnd, InputTime};
+use super::output::{AfterWrite, AttemptWrite, CommandCheck, EndedEntry, StateWrite};
+use super::task_commands::TaskCommandEntry;
 
 /// By whom and when.
-pub(super) struct Writer<'a> {
+pub(super) struct WriteContext<'a> {
     pub(super) node: &'a NodeId,
     pub(super) policy: &'a dyn ErrorPolicy,
-    pub(super) now: Now,
+    pub(super) now: InputTime,
 }
 
 /// What comes of a command.
-struct Verdict {
+struct CommandDecision {
     outcome: CommandOutcome,
     why: Option<String>,
 }
 
-impl Verdict {
-    const DONE: Verdict = Verdict { outcome: CommandOutcome::Done, why: None };
+impl CommandDecision {
+    const DONE: CommandDecision = CommandDecision { outcome: CommandOutcome::Done, why: None };
 
-    fn refused(why: &impl ToString) -> Verdict {
-        Verdict { outcome: CommandOutcome::Refused, why: Some(why.to_string()) }
+    fn refused(why: &impl ToString) -> CommandDecision {
+        CommandDecision { outcome: CommandOutcome::Refused, why: Some(why.to_string()) }
     }
 
-    fn expired(why: &str) -> Verdict {
-        Verdict { outcome: CommandOutcome::Expired, why: Some(why.to_owned()) }
+    fn expired(why: &str) -> CommandDecision {
+        CommandDecision { outcome: CommandOutcome::Expired, why: Some(why.to_owned()) }
     }
 
-    fn malformed(why: &str) -> Verdict {
-        Verdict { outcome: CommandOutcome::Malformed, why: Some(why.to_owned()) }
+    fn malformed(why: &str) -> CommandDecision {
+        CommandDecision { outcome: CommandOutcome::Malformed, why: Some(why.to_owned()) }
     }
 }
 
-impl Held {
+impl ClaimedTask {
     /// What has to be written now; none if nothing has.
-    pub(super) fn draft(&self, task: &TaskId, epoch: RequestId, writer: &Writer<'_>) -> Option<Draft> {
+    pub(super) fn draft(
+        &self,
+        task: &TaskId,
+        epoch: RequestId,
+        writer: &WriteContext<'_>,
+    ) -> Option<PendingWrite> {
         let mut record = self.record.clone();
         let mut release = self.release;
-        let is_as_stored = matches!(release, Some(ReleaseReason::SetAside | ReleaseReason::SaveRefused));
-        let verdict = match (self.handler, release) {
+        let is_as_stored = matches!(release, Some(ReleaseReason::SetAside | ReleaseReason::WriteRefused));
+        let decision = match (self.handler, release) {
             // What is stored cannot be read or replaced: it goes to somebody else as it is.
-            (Handler::None, _) if is_as_stored => None,
-            (Handler::None, _) => self.settle(&mut record, &mut release, writer),
-            (Handler::Running | Handler::Stopping { .. }, _) => self.beside(&mut record, writer),
+            (HandlerState::None, _) if is_as_stored => None,
+            (HandlerState::None, _) => self.settle(&mut record, &mut release, writer),
+            (HandlerState::Running | HandlerState::Stopping { .. }, _) => self.beside(&mut record, writer),
         };
         let after = match self.handler {
-            Handler::Stopping { .. } if release.is_some() && is_broken(Rule::StopBeforeRelease) => {
-                After::Release
+            HandlerState::Stopping { .. }
+                if release.is_some() && is_broken(SabotageRule::StopBeforeRelease) =>
+            {
+                AfterWrite::Release
             }
-            Handler::Running | Handler::Stopping { .. } => After::Keep,
-            Handler::None if record.state.is_terminal() && !self.record.state.is_terminal() => After::End,
-            Handler::None if release.is_some() => After::Release,
-            Handler::None => After::Keep,
+            HandlerState::Running | HandlerState::Stopping { .. } => AfterWrite::Keep,
+            HandlerState::None if record.state.is_terminal() && !self.record.state.is_terminal() => {
+                AfterWrite::End
+            }
+            HandlerState::None if release.is_some() => AfterWrite::Release,
+            HandlerState::None => AfterWrite::Keep,
         };
         let attempts = self.attempt_write(&record, after, writer);
-        let has_attempts = self.handler == Handler::None && !is_as_stored;
+        let has_attempts = self.handler == HandlerState::None && !is_as_stored;
         if has_attempts {
             self.note_attempts(&mut record, &attempts, after, writer);
         }
         let is_changed = record != self.record;
-        if !is_changed && verdict.is_none() && after == After::Keep && attempts == AttemptWrite::Keep {
+        if !is_changed && decision.is_none() && after == AfterWrite::Keep && attempts == AttemptWrite::Keep {
             return None;
         }
-        let acknowledges = self.command.as_ref().zip(verdict).map(|(mail, verdict)| Acknowledged {
+        let acknowledges = self.command.as_ref().zip(decision).map(|(mail, decision)| HandledCommand {
             modified: mail.modified,
             id: mail.id.clone(),
-            outcome: verdict.outcome,
-            why: verdict.why,
+            outcome: decision.outcome,
+            why: decision.why,
         });
         let command = match &acknowledges {
             Some(acknowledged) => CommandCheck::Acknowledge {
@@ -96,16 +105,17 @@ impl Held {
                 id: acknowledged.id.clone(),
                 result: self.result(acknowledged, record.state.kind(), writer).encode(),
             },
-            None if after == After::End => CommandCheck::Absent,
+            None if after == AfterWrite::End => CommandCheck::Absent,
             None => CommandCheck::Any,
         };
-        let is_nudge = acknowledges.as_ref().is_some_and(|ack| ack.outcome == CommandOutcome::Done)
-            && self.handler == Handler::Running
-            && matches!(
-                &self.command,
-                Some(Mail { message: Ok(TaskMessage::Checkpoint { blob: None }), .. })
-            );
-        let save = Save {
+        let requests_checkpoint =
+            acknowledges.as_ref().is_some_and(|ack| ack.outcome == CommandOutcome::Done)
+                && self.handler == HandlerState::Running
+                && matches!(
+                    &self.command,
+                    Some(TaskCommandEntry { message: Ok(TaskMessage::Checkpoint { blob: None }), .. })
+                );
+        let save = StateWrite {
             epoch,
             task: task.clone(),
             created: self.created,
@@ -117,21 +127,27 @@ impl Held {
             after,
             entry: self.entry(&record, after),
         };
-        let (has_outcome, asks) = (self.handler == Handler::None, self.asks.len());
-        Some(Draft {
+        let (has_outcome, checkpoint_requests) =
+            (self.handler == HandlerState::None, self.checkpoint_requests.len());
+        Some(PendingWrite {
             save,
             record,
             has_outcome,
-            asks,
+            checkpoint_requests,
             acknowledges,
-            is_nudge,
+            requests_checkpoint,
             has_attempts,
             release,
-            is_doubtful: false,
+            is_ambiguous: false,
         })
     }
 
-    fn result(&self, acknowledged: &Acknowledged, to: TaskState, writer: &Writer<'_>) -> ResultRecord {
+    fn result(
+        &self,
+        acknowledged: &HandledCommand,
+        to: TaskState,
+        writer: &WriteContext<'_>,
+    ) -> ResultRecord {
         let result = ResultRecord::new(writer.node.clone(), acknowledged.outcome, writer.now.wall);
         let result = result.step(self.record.state.kind(), to);
         match &acknowledged.why {
@@ -141,17 +157,22 @@ impl Held {
     }
 
     /// What becomes of the attempt records: this claim's is stored while its handler runs or is about to, and none is after an outcome.
-    fn attempt_write(&self, record: &StateRecord, after: After, writer: &Writer<'_>) -> AttemptWrite {
+    fn attempt_write(
+        &self,
+        record: &StateRecord,
+        after: AfterWrite,
+        writer: &WriteContext<'_>,
+    ) -> AttemptWrite {
         let is_wanted = match self.handler {
-            Handler::Running | Handler::Stopping { .. } => return AttemptWrite::Keep,
-            Handler::None => after == After::Keep && record.state == State::Runnable,
+            HandlerState::Running | HandlerState::Stopping { .. } => return AttemptWrite::Keep,
+            HandlerState::None => after == AfterWrite::Keep && record.state == TaskStatus::Runnable,
         };
         match (self.is_attempt_open, is_wanted) {
             (true, true) | (false, false) => AttemptWrite::Keep,
             // The end of a task deletes all its parts, so there is nothing else to delete.
-            (true, false) if after == After::End => AttemptWrite::Keep,
+            (true, false) if after == AfterWrite::End => AttemptWrite::Keep,
             // A release says nothing about the claims before it, so those that were lost go on to count.
-            (true, false) if record.state == State::Runnable => {
+            (true, false) if record.state == TaskStatus::Runnable => {
                 AttemptWrite::Close { claim: claim_of(&self.nonce) }
             }
             (true, false) => AttemptWrite::Clear,
@@ -169,13 +190,13 @@ impl Held {
         &self,
         record: &mut StateRecord,
         attempts: &AttemptWrite,
-        after: After,
-        writer: &Writer<'_>,
+        after: AfterWrite,
+        writer: &WriteContext<'_>,
     ) {
-        if after == After::End {
-            record.keep_task(&self.posted);
+        if after == AfterWrite::End {
+            record.keep_task(&self.submitted);
         }
-        if *attempts == AttemptWrite::Clear || after == After::End {
+        if *attempts == AttemptWrite::Clear || after == AfterWrite::End {
             let next = self.lost.iter().skip(1).map(|attempt| attempt.started).chain([self.began]);
             for (lost, ended) in self.lost.iter().zip(next) {
                 let (node, started) = (lost.node.clone(), lost.started);
@@ -189,36 +210,36 @@ impl Held {
     }
 
     /// What is kept of the task beside its state, if it ends.
-    fn entry(&self, record: &StateRecord, after: After) -> Option<EndedEntry> {
-        (after == After::End).then(|| EndedEntry { at: record.updated_at, props: self.props.clone() })
+    fn entry(&self, record: &StateRecord, after: AfterWrite) -> Option<EndedEntry> {
+        (after == AfterWrite::End).then(|| EndedEntry { at: record.updated_at, props: self.props.clone() })
     }
 
     /// How the attempt of this claim ended.
-    fn attempt_end(&self, state: State) -> AttemptEnd {
+    fn attempt_end(&self, state: TaskStatus) -> AttemptEnd {
         match (&self.outcome, state) {
-            (_, State::Killed) => AttemptEnd::Killed,
-            (Some(Outcome::Fault(_) | Outcome::FaultDecided { .. }), _)
-            | (_, State::Failed | State::Fault) => AttemptEnd::Failed,
-            (_, State::Completed) => AttemptEnd::Completed,
-            (_, State::Sleeping { .. }) => AttemptEnd::Sleeping,
-            (_, State::Paused) => AttemptEnd::Paused,
-            (_, State::Runnable) => AttemptEnd::Released,
+            (_, TaskStatus::Killed) => AttemptEnd::Killed,
+            (Some(HandlerEnd::Fault(_) | HandlerEnd::FaultDecided { .. }), _)
+            | (_, TaskStatus::Failed | TaskStatus::Fault) => AttemptEnd::Failed,
+            (_, TaskStatus::Completed) => AttemptEnd::Completed,
+            (_, TaskStatus::Sleeping { .. }) => AttemptEnd::Sleeping,
+            (_, TaskStatus::Paused) => AttemptEnd::Paused,
+            (_, TaskStatus::Runnable) => AttemptEnd::Released,
         }
     }
 
     /// While the handler runs: its progress, and commands that it does not have to stop for.
-    fn beside(&self, record: &mut StateRecord, writer: &Writer<'_>) -> Option<Verdict> {
+    fn beside(&self, record: &mut StateRecord, writer: &WriteContext<'_>) -> Option<CommandDecision> {
         self.keep_progress(record, writer);
         let mail = self.command.as_ref()?;
         if let Some(why) = self.why_expired(mail) {
-            return Some(Verdict::expired(why));
+            return Some(CommandDecision::expired(why));
         }
         let message = match &mail.message {
             Ok(message) => message,
-            Err(why) => return Some(Verdict::malformed(why)),
+            Err(why) => return Some(CommandDecision::malformed(why)),
         };
         if let Err(illegal) = transition(record.state, message) {
-            return Some(Verdict::refused(&illegal));
+            return Some(CommandDecision::refused(&illegal));
         }
         match message {
             TaskMessage::Run | TaskMessage::Checkpoint { .. } => Some(obey(record, message.clone(), writer)),
@@ -236,8 +257,8 @@ impl Held {
         &self,
         record: &mut StateRecord,
         release: &mut Option<ReleaseReason>,
-        writer: &Writer<'_>,
-    ) -> Option<Verdict> {
+        writer: &WriteContext<'_>,
+    ) -> Option<CommandDecision> {
         let (at, by) = (writer.now.wall, writer.node);
         self.keep_progress(record, writer);
         let mail = self.command.as_ref();
@@ -249,14 +270,16 @@ impl Held {
                 let _ = record.quarantine(why, at, by);
             }
             let told = match &self.outcome {
-                Some(Outcome::Done) => record.apply(TaskMessage::Complete, at, by),
-                Some(Outcome::Fault(why)) => record.fail(why.clone(), at, by, writer.policy),
-                Some(Outcome::FaultDecided { message, decision }) => {
+                Some(HandlerEnd::Completed) => record.apply(TaskMessage::Complete, at, by),
+                Some(HandlerEnd::Fault(why)) => record.fail(why.clone(), at, by, writer.policy),
+                Some(HandlerEnd::FaultDecided { message, decision }) => {
                     record.fail(message.clone(), at, by, &|_: &StateRecord, _| decision.clone())
                 }
-                Some(Outcome::Sleep { until }) => record.apply(TaskMessage::Sleep { until: *until }, at, by),
-                Some(Outcome::Pause) => record.apply(TaskMessage::Pause, at, by),
-                Some(Outcome::Release | Outcome::Aborted) => {
+                Some(HandlerEnd::Sleep { until }) => {
+                    record.apply(TaskMessage::Sleep { until: *until }, at, by)
+                }
+                Some(HandlerEnd::Pause) => record.apply(TaskMessage::Pause, at, by),
+                Some(HandlerEnd::Release | HandlerEnd::Aborted) => {
                     release.get_or_insert(ReleaseReason::Handler);
                     Ok(Applied::Same)
                 }
@@ -265,32 +288,32 @@ impl Held {
             // What the stored state does not take is dropped: somebody else has written it since, and it stands.
             let _ = told;
         }
-        let verdict = message.map(|message| match message {
-            Err(why) => Verdict::malformed(why),
-            Ok(TaskMessage::Complete) if record.state == State::Completed => Verdict::DONE,
+        let decision = message.map(|message| match message {
+            Err(why) => CommandDecision::malformed(why),
+            Ok(TaskMessage::Complete) if record.state == TaskStatus::Completed => CommandDecision::DONE,
             Ok(_) if record.state.is_terminal() => {
-                Verdict::refused(&format!("the task has {}", past(record.state.kind())))
+                CommandDecision::refused(&format!("the task has {}", past(record.state.kind())))
             }
             Ok(message) => {
-                let verdict = obey(record, message.clone(), writer);
-                if *message == TaskMessage::Release && verdict.outcome == CommandOutcome::Done {
+                let decision = obey(record, message.clone(), writer);
+                if *message == TaskMessage::Release && decision.outcome == CommandOutcome::Done {
                     release.get_or_insert(ReleaseReason::Command);
                 }
-                verdict
+                decision
             }
         });
-        let verdict = verdict.or_else(|| expired.map(Verdict::expired));
+        let decision = decision.or_else(|| expired.map(CommandDecision::expired));
         let _ = record.settle(at, by, writer.policy);
-        if let State::Sleeping { until } = record.state
+        if let TaskStatus::Sleeping { until } = record.state
             && until <= at
-            && verdict.is_none()
+            && decision.is_none()
         {
             let _ = record.apply(TaskMessage::Run, at, by);
         }
-        verdict
+        decision
     }
 
-    fn keep_progress(&self, record: &mut StateRecord, writer: &Writer<'_>) {
+    fn keep_progress(&self, record: &mut StateRecord, writer: &WriteContext<'_>) {
         if let Some(blob) = self.checkpoint.clone() {
             let message = TaskMessage::Checkpoint { blob: Some(blob) };
             let _ = record.apply(message, writer.now.wall, writer.node);
@@ -299,15 +322,15 @@ impl Held {
 }
 
 /// Does what a command says, if the table allows it.
-fn obey(record: &mut StateRecord, message: TaskMessage, writer: &Writer<'_>) -> Verdict {
+fn obey(record: &mut StateRecord, message: TaskMessage, writer: &WriteContext<'_>) -> CommandDecision {
     let (at, by) = (writer.now.wall, writer.node);
     let obeyed = match message {
         TaskMessage::Error { message } => record.fail(message, at, by, writer.policy),
         message => record.apply(message, at, by),
     };
     match obeyed {
-        Ok(_) => Verdict::DONE,
-        Err(illegal) => Verdict::refused(&illegal),
+        Ok(_) => CommandDecision::DONE,
+        Err(illegal) => CommandDecision::refused(&illegal),
     }
 }
 

@@ -21,19 +21,19 @@ const DOUBLINGS_MAX: u32 = 4;
 
 /// Claims out of turn.
 #[derive(Clone, Debug)]
-pub(super) struct Probes {
+pub(super) struct ClaimProbes {
     in_flight: BTreeSet<TaskId>,
     allowed: usize,
     doublings: u32,
 }
 
-impl Default for Probes {
-    fn default() -> Probes {
-        Probes { in_flight: BTreeSet::new(), allowed: FIRST, doublings: 0 }
+impl Default for ClaimProbes {
+    fn default() -> ClaimProbes {
+        ClaimProbes { in_flight: BTreeSet::new(), allowed: FIRST, doublings: 0 }
     }
 }
 
-impl Probes {
+impl ClaimProbes {
     /// How many more claims may be sent out of turn.
     pub(super) fn room(&self) -> usize {
         self.allowed.saturating_sub(self.in_flight.len())
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn lost_probe_leaves_one_and_doubles_the_delay() {
-        let (mut probes, step) = (Probes::default(), Duration::from_millis(250));
+        let (mut probes, step) = (ClaimProbes::default(), Duration::from_millis(250));
         (0..FIRST).for_each(|n| probes.send(&task(n)));
         assert_eq!((probes.room(), probes.stretch(step)), (0, step));
         (0..FIRST).for_each(|n| probes.lost(&task(n)));
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn won_probes_double_until_requests_are_full() {
-        let (mut probes, step) = (Probes::default(), Duration::from_millis(250));
+        let (mut probes, step) = (ClaimProbes::default(), Duration::from_millis(250));
         probes.send(&task(0));
         probes.lost(&task(0));
         for n in 0..20 {

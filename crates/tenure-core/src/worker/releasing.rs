@@ -4,32 +4,39 @@ use crate::id::TaskId;
 use crate::loss::LossReason;
 use crate::record::Record;
 use crate::revision::{Revision, Token};
-use crate::task::{AttemptRecord, State, StateRecord, TaskState};
+use crate::task::{AttemptRecord, StateRecord, TaskState, TaskStatus};
 
-use super::claimed_task::{Handler, Held, Write};
+use super::claimed_task::{ClaimedTask, HandlerState, WriteState};
 use super::claiming::claim_of;
 use super::config::{LOST_CLAIMS_WITHIN, SET_ASIDE_FOR};
-use super::event::{Notice, ReleaseReason};
-use super::input::{Now, Won};
-use super::output::Action;
-use super::task_commands::Mail;
+use super::event::{ReleaseReason, WorkerEvent};
+use super::input::{InputTime, WonClaim};
+use super::output::WorkerOutput;
+use super::task_commands::TaskCommandEntry;
 use super::timers::Timer;
-use super::{Node, Standing};
+use super::{WorkerMachine, WorkerPhase};
 
 /// How many nodes the reason of a quarantine names, the newest: a reader wants to see whether it was always the same.
 const NODES_NAMED_MAX: usize = 5;
 
 /// How a task left us.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Departure {
+pub(super) enum ClaimEnd {
     Released,
     Ended(TaskState),
     Lost,
 }
 
-impl Node {
+impl WorkerMachine {
     /// A claim was won.
-    pub(super) fn hold(&mut self, task: &TaskId, created: Revision, nonce: String, won: Won, now: Now) {
+    pub(super) fn claim_won(
+        &mut self,
+        task: &TaskId,
+        created: Revision,
+        nonce: String,
+        won: WonClaim,
+        now: InputTime,
+    ) {
         let over = self.is_past(task, created, &won);
         let (record, unreadable) = match won.state.as_ref().map(|pair| StateRecord::decode(&pair.value)) {
             None => (StateRecord::default(), None),
@@ -38,30 +45,31 @@ impl Node {
                 (StateRecord::default(), Some(format!("its state cannot be read: {}", bad.reason())))
             }
         };
-        let posted = self.board.get(task).and_then(|card| card.record.clone().ok()).unwrap_or_default();
-        let command = won.command.as_ref().map(|pair| Mail::read(pair, now.wall));
+        let submitted = self.board.get(task).and_then(|card| card.record.clone().ok()).unwrap_or_default();
+        let command = won.command.as_ref().map(|pair| TaskCommandEntry::read(pair, now.wall));
         let lost = self.lost_claims(task, &nonce);
-        let quarantine = (record.state == State::Runnable).then(|| self.too_many_lost(&lost, now)).flatten();
-        let mut held = Held {
+        let quarantine =
+            (record.state == TaskStatus::Runnable).then(|| self.too_many_lost(&lost, now)).flatten();
+        let mut held = ClaimedTask {
             nonce,
             token: won.token,
             lease: won.lease,
             created,
-            posted,
+            submitted,
             props: won.props,
             record,
             state_seen: won.state.map_or(Revision::ZERO, |pair| pair.modified),
             command,
             command_known: won.revision,
-            handler: Handler::None,
+            handler: HandlerState::None,
             outcome: None,
             release: None,
             is_stop_ordered: false,
             over,
             checkpoint: None,
-            asks: Vec::new(),
-            write: Write::Idle,
-            backoff: Held::new_backoff(),
+            checkpoint_requests: Vec::new(),
+            write: WriteState::Idle,
+            backoff: ClaimedTask::new_backoff(),
             sleeps_until: None,
             lost,
             quarantine,
@@ -69,29 +77,29 @@ impl Node {
             began: now.wall,
             has_run: false,
         };
-        if let Some(mail) = self.mailbox.get(task) {
+        if let Some(mail) = self.task_commands.get(task) {
             held.see_command(Some(mail.clone()), mail.modified);
         }
-        self.notices.push_back(Notice::Claimed { task: task.clone(), token: held.token });
+        self.events.push_back(WorkerEvent::Claimed { task: task.clone(), token: held.token });
         if let Some(why) = unreadable.or_else(|| unfit(&held)) {
             let until = (!held.record.state.is_terminal()).then(|| now.at + SET_ASIDE_FOR);
-            self.offers.set_aside(task, until);
-            self.notices.push_back(Notice::SetAside { task: task.clone(), why });
+            self.claim_queue.postpone(task, until);
+            self.events.push_back(WorkerEvent::SetAside { task: task.clone(), why });
             held.release = Some(ReleaseReason::SetAside);
         } else {
-            held.release = match self.standing {
-                Standing::Working => None,
-                Standing::Draining => Some(ReleaseReason::Drain),
-                Standing::Ending { .. } | Standing::Leaving | Standing::Finished => {
+            held.release = match self.phase {
+                WorkerPhase::Working => None,
+                WorkerPhase::Draining => Some(ReleaseReason::Drain),
+                WorkerPhase::Ending { .. } | WorkerPhase::Leaving | WorkerPhase::Finished => {
                     Some(ReleaseReason::Shutdown)
                 }
             };
         }
         if held.release.is_some() || held.over.is_some() {
-            self.scales.part(task);
+            self.balance.part(task);
         }
         if let Some(why) = held.over {
-            self.notices.push_back(Notice::Lost { task: task.clone(), token: held.token, why });
+            self.events.push_back(WorkerEvent::Lost { task: task.clone(), token: held.token, why });
         }
         self.by_lease.entry(held.lease).or_default().insert(task.clone());
         self.held.insert(task.clone(), Box::new(held));
@@ -102,15 +110,15 @@ impl Node {
     fn lost_claims(&self, task: &TaskId, nonce: &str) -> Vec<AttemptRecord> {
         let others = self.board.attempts_of(task).filter(|(claim, _)| claim.as_str() != nonce);
         // One of this process is about to be deleted: it was given back, or lost while the process lives.
-        let others = others.filter(|(claim, _)| !self.claims.is_of_this_life(claim.as_str()));
+        let others = others.filter(|(claim, _)| !self.claims.is_of_this_process(claim.as_str()));
         let mut lost: Vec<AttemptRecord> = others.filter_map(|(_, attempt)| attempt.cloned()).collect();
         lost.sort_by_key(|attempt| attempt.started);
         lost
     }
 
     /// Why a task with these lost claims is not run again; none if it is.
-    fn too_many_lost(&self, lost: &[AttemptRecord], now: Now) -> Option<String> {
-        let max = self.settings.lost_claims_max?;
+    fn too_many_lost(&self, lost: &[AttemptRecord], now: InputTime) -> Option<String> {
+        let max = self.config.lost_claims_max?;
         let within = u64::try_from(LOST_CLAIMS_WITHIN.as_millis()).unwrap_or(u64::MAX);
         let is_recent = |attempt: &&AttemptRecord| attempt.started.0.saturating_add(within) >= now.wall.0;
         let recent: Vec<&AttemptRecord> = lost.iter().filter(is_recent).collect();
@@ -126,52 +134,52 @@ impl Node {
     }
 
     /// A claim may not be relied upon any more: stop, and write nothing.
-    pub(super) fn lose(&mut self, task: &TaskId, why: LossReason, now: Now) {
+    pub(super) fn lose(&mut self, task: &TaskId, why: LossReason, now: InputTime) {
         let Some(held) = self.held.get_mut(task) else { return };
         if held.over.is_none() {
             held.over = Some(why);
             // Somebody else has it because we gave it away; only the answer is missing.
-            if held.is_giving_up() && why == LossReason::Replaced {
+            if held.is_ending_claim() && why == LossReason::Replaced {
                 let why = held.release.unwrap_or(ReleaseReason::Handler);
-                let release = why.release(self.company.peers() > 0);
-                self.scales.cooling.note(task, self.settings.cool_down, release, now.at);
+                let release = why.release(self.peers.peers() > 0);
+                self.balance.cooldowns.note(task, self.config.cooldown, release, now.at);
             }
-            held.write = Write::Idle;
-            let (token, asks) = (held.token, std::mem::take(&mut held.asks));
-            if !asks.is_empty() {
+            held.write = WriteState::Idle;
+            let (token, checkpoint_requests) = (held.token, std::mem::take(&mut held.checkpoint_requests));
+            if !checkpoint_requests.is_empty() {
                 let result = Err("the claim is over".to_owned());
-                self.actions.push_back(Action::CheckpointAnswered {
+                self.outputs.push_back(WorkerOutput::CheckpointReply {
                     task: task.clone(),
                     token,
-                    asks,
+                    checkpoint_requests,
                     result,
                 });
             }
-            self.notices.push_back(Notice::Lost { task: task.clone(), token, why });
+            self.events.push_back(WorkerEvent::Lost { task: task.clone(), token, why });
             self.timers.clear(&Timer::Retry(task.clone()));
-            self.scales.part(task);
+            self.balance.part(task);
         }
         self.advance(task, now);
     }
 
     /// The board shows that a claim is over. One that we are just giving up is what we wanted: its answer will say so.
-    pub(super) fn claim_vanished(&mut self, task: &TaskId, token: Token, now: Now) {
+    pub(super) fn claim_vanished(&mut self, task: &TaskId, token: Token, now: InputTime) {
         let held = self.held.get(task).filter(|held| held.token == token);
-        if held.is_some_and(|held| !held.is_giving_up()) {
+        if held.is_some_and(|held| !held.is_ending_claim()) {
             self.lose(task, LossReason::Replaced, now);
         }
     }
 
     /// The board shows that a task was deleted. One that we are just ending is what we wanted.
-    pub(super) fn task_deleted(&mut self, task: &TaskId, created: Revision, now: Now) {
+    pub(super) fn task_deleted(&mut self, task: &TaskId, created: Revision, now: InputTime) {
         let held = self.held.get(task).filter(|held| held.created == created);
-        if held.is_some_and(|held| !held.is_giving_up()) {
+        if held.is_some_and(|held| !held.is_ending_claim()) {
             self.lose(task, LossReason::Deleted, now);
         }
     }
 
     /// A task is not ours any more, and nothing of it runs.
-    pub(super) fn let_go(&mut self, task: &TaskId, held: &Held, how: Departure, now: Now) {
+    pub(super) fn end_claim(&mut self, task: &TaskId, held: &ClaimedTask, how: ClaimEnd, now: InputTime) {
         if let Some(until) = held.sleeps_until {
             self.sleepers.remove(&(until, task.clone()));
         }
@@ -182,11 +190,11 @@ impl Node {
             }
         }
         self.slots.forget(task);
-        self.scales.part(task);
-        self.scales.see(task);
+        self.balance.part(task);
+        self.balance.see(task);
         self.timers.clear(&Timer::Stop(task.clone()));
         self.timers.clear(&Timer::Retry(task.clone()));
-        self.actions.push_back(Action::LetGo { nonce: held.nonce.clone() });
+        self.outputs.push_back(WorkerOutput::EndClaim { nonce: held.nonce.clone() });
         let is_shown = || self.board.owner_of(task).is_some_and(|owner| owner.token == held.token);
         let is_left_behind = match held.over {
             // Whoever deletes a task deletes its owner too; if somebody has not, nobody could ever claim the next life of it.
@@ -204,15 +212,15 @@ impl Node {
             None => false,
         };
         if is_left_behind {
-            self.give_back(task.clone(), held.token, claim_of(&held.nonce));
+            self.release_claim(task.clone(), held.token, claim_of(&held.nonce));
         }
-        self.order_departed(task, how, now);
+        self.command_task_gone(task, how, now);
         self.reconsider(task.clone(), now.at, now.at);
     }
 }
 
 /// Why a task cannot be run although its records can be read.
-fn unfit(held: &Held) -> Option<String> {
+fn unfit(held: &ClaimedTask) -> Option<String> {
     if held.record.state.is_terminal() {
         return Some(format!("it has ended before: it is {}", held.record.state));
     }

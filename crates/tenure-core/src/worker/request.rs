@@ -12,30 +12,32 @@ mod write;
 
 use bytes::Bytes;
 
-use super::input::{ClaimReply, CommandResultReply, ReleaseReply, StateWriteReply, Won};
-use super::output::{After, Answer, AttemptWrite, ClaimRequest, CommandCheck, Mark, Save};
+use super::input::{ClaimReply, CommandAckReply, ReleaseReply, StateWriteReply, WonClaim};
+use super::output::{
+    AfterWrite, AttemptWrite, ClaimRequest, CommandAck, CommandCheck, FreezeMark, StateWrite,
+};
 use crate::error::StoreError;
 use crate::id::{ClaimId, NodeId, TaskId};
 use crate::kv::{KeyValue, Selection};
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::revision::{Revision, Token};
-use crate::sabotage::{Rule, is_broken};
+use crate::sabotage::{SabotageRule, is_broken};
 use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
 
-pub use claims::{ClaimBatch, Habit, Reading};
+pub use claims::{ClaimBatch, ClaimModeHistory, ClaimReadMode};
 pub(super) use retention::behind;
 pub use retention::{read_retained, retention};
 pub use write::NodeWrite;
 
 /// The claim of a task under a lease. Props are never written again, so that there are none need not be read.
-fn claim(layout: &Layout, ask: &ClaimRequest, lease: LeaseId, reading: Reading) -> Txn {
+fn claim(layout: &Layout, ask: &ClaimRequest, lease: LeaseId, reading: ClaimReadMode) -> Txn {
     let owner = layout.encode(&Key::TaskOwner(ask.task.clone()));
     let mut parts = Vec::new();
     if ask.has_props {
         parts.push(layout.encode(&Key::TaskProps(ask.task.clone())));
     }
-    if reading == Reading::Each {
+    if reading == ClaimReadMode::Each {
         parts.push(layout.encode(&Key::TaskState(ask.task.clone())));
         parts.push(layout.encode(&Key::TaskCommand(ask.task.clone())));
     }
@@ -66,8 +68,8 @@ fn claim(layout: &Layout, ask: &ClaimRequest, lease: LeaseId, reading: Reading) 
 fn read_claim(ask: &ClaimRequest, lease: LeaseId, reply: Result<TxnReply, StoreError>) -> ClaimReply {
     let reply = match reply {
         Ok(reply) => reply,
-        Err(StoreError::LeaseNotFound) => return ClaimReply::LeaseOver,
-        Err(error) if error.is_ambiguous() => return ClaimReply::Unknown,
+        Err(StoreError::LeaseNotFound) => return ClaimReply::LeaseLost,
+        Err(error) if error.is_ambiguous() => return ClaimReply::Ambiguous,
         Err(_) => return ClaimReply::NotDone,
     };
     let [owner, parts @ ..] = found(&reply.results);
@@ -76,16 +78,16 @@ fn read_claim(ask: &ClaimRequest, lease: LeaseId, reply: Result<TxnReply, StoreE
         // An earlier request of this claim was carried out, and its answer lost.
         Some(owner) if owner.value == ask.owner && ask.is_again => Token(owner.created),
         // Somebody has sent it twice on the way: asked again, it is read whole.
-        Some(owner) if owner.value == ask.owner => return ClaimReply::Unknown,
+        Some(owner) if owner.value == ask.owner => return ClaimReply::Ambiguous,
         Some(_) => return ClaimReply::Taken,
-        None => return ClaimReply::Gone,
+        None => return ClaimReply::TaskGone,
     };
     let [props, state, command] = match parts {
         parts if ask.has_props => parts,
         [state, command, _] => [None, state, command],
     };
     let (revision, props) = (reply.revision, props.map(|pair| pair.value));
-    ClaimReply::Ours(Box::new(Won { token, lease, revision, props, state, command }))
+    ClaimReply::Won(Box::new(WonClaim { token, lease, revision, props, state, command }))
 }
 
 /// The name of a claim, by its nonce.
@@ -94,10 +96,10 @@ pub(super) fn claim_id(nonce: &str) -> Option<ClaimId> {
 }
 
 /// A claim that is given back. Its attempt record goes in any case: this process lives, so the task has not killed it.
-pub fn give_back(layout: &Layout, task: &TaskId, token: Token, claim: &ClaimId) -> Txn {
+pub fn release_claim(layout: &Layout, task: &TaskId, token: Token, claim: &ClaimId) -> Txn {
     let owner = layout.encode(&Key::TaskOwner(task.clone()));
     let attempt = layout.encode(&Key::TaskAttempt(task.clone(), claim.clone()));
-    if is_broken(Rule::GuardedRelease) {
+    if is_broken(SabotageRule::GuardedRelease) {
         return Txn::new().then(Op::delete(owner)).then(Op::delete(attempt));
     }
     Txn::new()
@@ -108,7 +110,7 @@ pub fn give_back(layout: &Layout, task: &TaskId, token: Token, claim: &ClaimId) 
 }
 
 /// What came of giving a claim back.
-pub fn read_given_back(reply: &Result<TxnReply, StoreError>) -> ReleaseReply {
+pub fn read_released(reply: &Result<TxnReply, StoreError>) -> ReleaseReply {
     match reply {
         Ok(_) => ReleaseReply::Done,
         Err(_) => ReleaseReply::NotDone,
@@ -116,15 +118,15 @@ pub fn read_given_back(reply: &Result<TxnReply, StoreError>) -> ReleaseReply {
 }
 
 /// A save.
-pub fn save(layout: &Layout, save: &Save) -> Txn {
+pub fn save(layout: &Layout, save: &StateWrite) -> Txn {
     let task = &save.task;
     let own = layout.encode(&Key::Task(task.clone()));
     let owner = layout.encode(&Key::TaskOwner(task.clone()));
     let state = layout.encode(&Key::TaskState(task.clone()));
     let command = layout.encode(&Key::TaskCommand(task.clone()));
     let mut txn = Txn::new();
-    let is_unguarded = is_broken(Rule::GuardedState)
-        || (is_broken(Rule::GuardedRelease) && matches!(save.after, After::Release));
+    let is_unguarded = is_broken(SabotageRule::GuardedState)
+        || (is_broken(SabotageRule::GuardedRelease) && matches!(save.after, AfterWrite::Release));
     if !is_unguarded {
         txn = txn
             .when(Condition::created_at(owner.clone(), save.token.0))
@@ -141,7 +143,7 @@ pub fn save(layout: &Layout, save: &Save) -> Txn {
                 .when(Condition::modified_at(command.clone(), *modified))
                 .then(Op::delete(command.clone()));
             if let Some(id) = id
-                && !is_broken(Rule::CommandsAreAnswered)
+                && !is_broken(SabotageRule::CommandsAreAnswered)
             {
                 let key = layout.encode(&Key::CommandResult(id.clone()));
                 txn = txn.then(Op::put(key, result.clone()));
@@ -149,13 +151,13 @@ pub fn save(layout: &Layout, save: &Save) -> Txn {
         }
     }
     match save.after {
-        After::Keep => {}
-        After::Release => txn = txn.then(Op::delete(owner.clone())),
-        After::End if is_broken(Rule::SlashAtTheEnd) => {
+        AfterWrite::Keep => {}
+        AfterWrite::Release => txn = txn.then(Op::delete(owner.clone())),
+        AfterWrite::End if is_broken(SabotageRule::SlashAtTheEnd) => {
             let end = Bytes::from([own.as_ref(), b"\xff"].concat());
             txn = txn.then(Op::Delete(Selection::Range(own.clone(), end)));
         }
-        After::End => {
+        AfterWrite::End => {
             txn = txn
                 .when(Condition::created_at(own.clone(), save.created))
                 .then(Op::delete(own.clone()))
@@ -186,12 +188,12 @@ pub fn save(layout: &Layout, save: &Save) -> Txn {
 }
 
 /// What came of a save.
-pub fn read_saved(save: &Save, reply: Result<TxnReply, StoreError>) -> StateWriteReply {
+pub fn read_state_written(save: &StateWrite, reply: Result<TxnReply, StoreError>) -> StateWriteReply {
     let reply = match reply {
         Ok(reply) if reply.succeeded => return StateWriteReply::Applied { revision: reply.revision },
         Ok(reply) => reply,
         Err(error @ StoreError::Invalid(_)) => return StateWriteReply::Refused(error.to_string()),
-        Err(error) if error.is_ambiguous() => return StateWriteReply::Unknown,
+        Err(error) if error.is_ambiguous() => return StateWriteReply::Ambiguous,
         Err(_) => return StateWriteReply::NotDone,
     };
     let [owner, state, command, own] = found(&reply.results);
@@ -213,28 +215,28 @@ pub fn read_saved(save: &Save, reply: Result<TxnReply, StoreError>) -> StateWrit
 }
 
 /// The end of a command to this node, or a step on the way to it.
-pub fn answer(layout: &Layout, node: &NodeId, answer: &Answer) -> Txn {
-    let order = layout.encode(&Key::NodeCommand(node.clone(), answer.order.clone()));
+pub fn reply(layout: &Layout, node: &NodeId, reply: &CommandAck) -> Txn {
+    let order = layout.encode(&Key::NodeCommand(node.clone(), reply.order.clone()));
     let frozen = layout.encode(&Key::Frozen(node.clone()));
-    let mut txn = Txn::new().when(Condition::modified_at(order.clone(), answer.modified));
-    match &answer.mark {
-        Mark::Keep => {}
-        Mark::Freeze { record } => txn = txn.then(Op::put(frozen, record.clone())),
-        Mark::Unfreeze => txn = txn.then(Op::delete(frozen)),
+    let mut txn = Txn::new().when(Condition::modified_at(order.clone(), reply.modified));
+    match &reply.mark {
+        FreezeMark::Keep => {}
+        FreezeMark::Freeze { record } => txn = txn.then(Op::put(frozen, record.clone())),
+        FreezeMark::Unfreeze => txn = txn.then(Op::delete(frozen)),
     }
-    if let Some(result) = &answer.result {
-        let key = layout.encode(&Key::CommandResult(answer.order.clone()));
+    if let Some(result) = &reply.result {
+        let key = layout.encode(&Key::CommandResult(reply.order.clone()));
         txn = txn.then(Op::put(key, result.clone())).then(Op::delete(order));
     }
     txn
 }
 
 /// What came of it. One that may have been done is done again: it is guarded by the command itself.
-pub fn read_answered(reply: &Result<TxnReply, StoreError>) -> CommandResultReply {
+pub fn read_command_acked(reply: &Result<TxnReply, StoreError>) -> CommandAckReply {
     match reply {
-        Ok(reply) if reply.succeeded => CommandResultReply::Applied,
-        Ok(_) => CommandResultReply::Changed,
-        Err(_) => CommandResultReply::NotDone,
+        Ok(reply) if reply.succeeded => CommandAckReply::Applied,
+        Ok(_) => CommandAckReply::Changed,
+        Err(_) => CommandAckReply::NotDone,
     }
 }
 

@@ -19,10 +19,10 @@ use bytes::Bytes;
 use crate::rendezvous;
 use crate::revision::RequestId;
 
-use super::Node;
-use super::event::Notice;
-use super::input::{EndedPage, Now, RetentionReply};
-use super::output::{Action, EndedTask, RetentionAsk, RetentionStep};
+use super::WorkerMachine;
+use super::event::WorkerEvent;
+use super::input::{EndedPage, InputTime, RetentionReply};
+use super::output::{EndedTask, RetentionRequest, RetentionStep, WorkerOutput};
 use super::timers::Timer;
 
 /// How many entries are read and deleted in one round. Doubled, a round delays the node's other writes twice as long.
@@ -87,10 +87,10 @@ pub(super) struct Retention {
     since: RequestId,
 }
 
-impl Node {
+impl WorkerMachine {
     /// The next page is due.
-    pub(super) fn retention_due(&mut self, now: Now) {
-        let Some(every) = self.settings.keep.pass_every() else { return };
+    pub(super) fn retention_due(&mut self, now: InputTime) {
+        let Some(every) = self.config.keep.pass_every() else { return };
         if !self.has_retention_duty() {
             self.retention = Retention { since: self.epoch, ..Retention::default() };
             return self.timers.set(Timer::Retention, now.at + every);
@@ -102,15 +102,15 @@ impl Node {
         let is_new_pass = self.retention.after.is_none() && self.retention.surplus == 0;
         if is_new_pass && self.retention.counted.is_none() {
             let is_above = |max: u64| self.retention.bound.is_none_or(|bound| bound > max);
-            self.retention.counted = self.settings.keep.tasks_max.is_some_and(is_above).then_some(0);
+            self.retention.counted = self.config.keep.tasks_max.is_some_and(is_above).then_some(0);
         }
         let step = RetentionStep::Read { after: self.retention.after.clone(), limit: ENTRIES_PER_ROUND };
         self.retention.reading = Some(self.ask_retention(step));
     }
 
     /// Sets the first pass, with a scatter: nodes start together.
-    pub(super) fn begin_retention(&mut self, now: Now) {
-        if let Some(every) = self.settings.keep.pass_every()
+    pub(super) fn begin_retention(&mut self, now: InputTime) {
+        if let Some(every) = self.config.keep.pass_every()
             && self.timers.at(&Timer::Retention).is_none()
         {
             let scattered = every.mul_f64(0.5 + 0.5 * now.jitter.clamp(0.0, 1.0));
@@ -125,7 +125,7 @@ impl Node {
         }
     }
 
-    pub(super) fn handle_retained(&mut self, ask: &RetentionAsk, reply: RetentionReply, now: Now) {
+    pub(super) fn handle_retained(&mut self, ask: &RetentionRequest, reply: RetentionReply, now: InputTime) {
         if matches!(
             ask.step,
             RetentionStep::ReadResults { .. }
@@ -149,7 +149,8 @@ impl Node {
             match (&ask.step, reply) {
                 (RetentionStep::Delete(ended), RetentionReply::Deleted) => {
                     self.retention.bound = self.retention.bound.map(|bound| bound.saturating_sub(1));
-                    self.notices.push_back(Notice::Forgotten { task: ended.task.clone(), ended: ended.at });
+                    self.events
+                        .push_back(WorkerEvent::Forgotten { task: ended.task.clone(), ended: ended.at });
                 }
                 (RetentionStep::Delete(ended), RetentionReply::Stale) => {
                     self.delete_ended(RetentionStep::DeleteEntry(ended.clone()));
@@ -157,13 +158,13 @@ impl Node {
                 _ => {}
             }
         }
-        let is_answered = self.retention.reading.is_none() && self.retention.deleting == 0;
-        if is_answered && self.timers.at(&Timer::Retention).is_none() {
+        let has_reply = self.retention.reading.is_none() && self.retention.deleting == 0;
+        if has_reply && self.timers.at(&Timer::Retention).is_none() {
             self.timers.set(Timer::Retention, now.at + ROUND_EVERY);
         }
     }
 
-    fn handle_page(&mut self, page: EndedPage, now: Now) {
+    fn handle_page(&mut self, page: EndedPage, now: InputTime) {
         let EndedPage { ended, last, more } = page;
         let read = ended.len();
         let over: Vec<EndedTask> = ended.into_iter().take_while(|ended| self.is_over(ended, now)).collect();
@@ -180,7 +181,7 @@ impl Node {
             return;
         }
         self.retention.after = None;
-        let max = self.settings.keep.tasks_max;
+        let max = self.config.keep.tasks_max;
         if let Some((counted, max)) = self.retention.counted.take().zip(max) {
             self.retention.bound = Some(counted);
             // A twentieth more than needed, see above.
@@ -194,8 +195,8 @@ impl Node {
     }
 
     /// Whether an entry is not kept any longer. Takes one of the surplus, if that is why.
-    fn is_over(&mut self, ended: &EndedTask, now: Now) -> bool {
-        let is_old = self.settings.keep.age.is_some_and(|age| {
+    fn is_over(&mut self, ended: &EndedTask, now: InputTime) -> bool {
+        let is_old = self.config.keep.age.is_some_and(|age| {
             let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
             ended.at.0.saturating_add(age) < now.wall.0
         });
@@ -206,9 +207,9 @@ impl Node {
         is_old || is_surplus
     }
 
-    fn end_pass(&mut self, now: Now) {
+    fn end_pass(&mut self, now: InputTime) {
         (self.retention.after, self.retention.counted, self.retention.surplus) = (None, None, 0);
-        if let Some(every) = self.settings.keep.pass_every() {
+        if let Some(every) = self.config.keep.pass_every() {
             self.timers.set(Timer::Retention, now.at + every);
         }
     }
@@ -220,13 +221,13 @@ impl Node {
 
     pub(super) fn ask_retention(&mut self, step: RetentionStep) -> RequestId {
         let epoch = self.next_epoch();
-        self.actions.push_back(Action::Retain(Box::new(RetentionAsk { epoch, step })));
+        self.outputs.push_back(WorkerOutput::Retain(Box::new(RetentionRequest { epoch, step })));
         epoch
     }
 
     /// Whether this node is the one that deletes, as far as it knows.
     pub(super) fn has_retention_duty(&self) -> bool {
-        let names = self.company.willing().iter().map(|(node, _)| node.as_str());
-        self.is_willing() && rendezvous::pick(DUTY, names) == Some(self.settings.node.as_str())
+        let names = self.peers.workers().iter().map(|(node, _)| node.as_str());
+        self.takes_tasks() && rendezvous::pick(DUTY, names) == Some(self.config.node.as_str())
     }
 }

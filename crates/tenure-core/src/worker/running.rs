@@ -1,47 +1,47 @@
 //! Tasks that are ours, and what is next for them.
 //!
-//! Whatever happens to a task only notes a fact about it and then calls [`Node::advance`], which looks at all of them and does the next thing.
+//! Whatever happens to a task only notes a fact about it and then calls [`WorkerMachine::advance`], which looks at all of them and does the next thing.
 //! So nothing depends on the order in which facts arrive.
 
 use crate::id::TaskId;
 use crate::record::Timestamp;
 use crate::revision::Token;
-use crate::task::{Checkpoint, State};
+use crate::task::{Checkpoint, TaskStatus};
 use crate::time::Moment;
 
-use super::Node;
-use super::claimed_task::{Handler, Held, Write};
-use super::event::Notice;
-use super::input::Now;
-use super::output::{Action, Start};
-use super::pending_write::Writer;
-use super::releasing::Departure;
-use super::task_commands::MailChange;
+use super::WorkerMachine;
+use super::claimed_task::{ClaimedTask, HandlerState, WriteState};
+use super::event::WorkerEvent;
+use super::input::InputTime;
+use super::output::{HandlerStart, WorkerOutput};
+use super::pending_write::WriteContext;
+use super::releasing::ClaimEnd;
+use super::task_commands::TaskCommandChange;
 
-impl Node {
+impl WorkerMachine {
     /// Does the next thing about a task, from all that is known about it.
-    pub(super) fn advance(&mut self, task: &TaskId, now: Now) {
+    pub(super) fn advance(&mut self, task: &TaskId, now: InputTime) {
         let Some(mut held) = self.held.remove(task) else { return };
         if let Some(until) = held.sleeps_until.take() {
             self.sleepers.remove(&(until, task.clone()));
         }
         self.slots.take(task);
-        if held.over.is_some() && held.handler == Handler::None {
-            return self.let_go(task, &held, Departure::Lost, now);
+        if held.over.is_some() && held.handler == HandlerState::None {
+            return self.end_claim(task, &held, ClaimEnd::Lost, now);
         }
-        self.press(task, &mut held, now);
-        if held.over.is_none() && matches!(held.write, Write::Idle) {
+        self.request_stop(task, &mut held, now);
+        if held.over.is_none() && matches!(held.write, WriteState::Idle) {
             let epoch = self.next_epoch();
-            let writer = Writer { node: &self.settings.node, policy: self.policy.as_ref(), now };
+            let writer = WriteContext { node: &self.config.node, policy: self.policy.as_ref(), now };
             match held.draft(task, epoch, &writer) {
                 Some(draft) => {
-                    self.actions.push_back(Action::Save(Box::new(draft.save.clone())));
-                    held.write = Write::Asked(Box::new(draft));
+                    self.outputs.push_back(WorkerOutput::WriteState(Box::new(draft.save.clone())));
+                    held.write = WriteState::InFlight(Box::new(draft));
                 }
                 None => {
-                    self.answer_asks(task, &mut held);
-                    if held.handler == Handler::None {
-                        self.rest(task, &mut held, now);
+                    self.reply_checkpoints(task, &mut held);
+                    if held.handler == HandlerState::None {
+                        self.run_or_park(task, &mut held, now);
                     }
                 }
             }
@@ -50,46 +50,51 @@ impl Node {
     }
 
     /// Nothing has to be written, so the progress that was to be kept is what is stored already.
-    fn answer_asks(&mut self, task: &TaskId, held: &mut Held) {
+    fn reply_checkpoints(&mut self, task: &TaskId, held: &mut ClaimedTask) {
         held.checkpoint = None;
-        let asks = std::mem::take(&mut held.asks);
-        if !asks.is_empty() {
+        let checkpoint_requests = std::mem::take(&mut held.checkpoint_requests);
+        if !checkpoint_requests.is_empty() {
             let (task, token) = (task.clone(), held.token);
-            self.actions.push_back(Action::CheckpointAnswered { task, token, asks, result: Ok(()) });
+            self.outputs.push_back(WorkerOutput::CheckpointReply {
+                task,
+                token,
+                checkpoint_requests,
+                result: Ok(()),
+            });
         }
     }
 
     /// Nothing has to be written, and no handler runs: it begins, or the task is let be.
-    fn rest(&mut self, task: &TaskId, held: &mut Held, now: Now) {
+    fn run_or_park(&mut self, task: &TaskId, held: &mut ClaimedTask, now: InputTime) {
         match held.record.state {
             // The task itself is not among those that are counted here.
-            State::Runnable if !self.has_slot() => self.slots.queue(task, now.at),
-            State::Runnable => {
-                held.handler = Handler::Running;
+            TaskStatus::Runnable if !self.has_slot() => self.slots.queue(task, now.at),
+            TaskStatus::Runnable => {
+                held.handler = HandlerState::Running;
                 (held.began, held.has_run) = (now.wall, true);
                 // Lost claims are stored in the state with the next outcome, but this run comes after them.
                 let mut state = held.record.clone();
                 state.lost = state.lost.saturating_add(held.lost.len() as u64);
                 let (token, attempt) = (held.token, state.attempt());
-                self.actions.push_back(Action::Start(Box::new(Start {
+                self.outputs.push_back(WorkerOutput::Start(Box::new(HandlerStart {
                     task: task.clone(),
                     token,
                     nonce: held.nonce.clone(),
                     lease: held.lease,
-                    record: held.posted.clone(),
+                    record: held.submitted.clone(),
                     props: held.props.clone(),
                     state,
                 })));
-                self.notices.push_back(Notice::Started { task: task.clone(), token, attempt });
+                self.events.push_back(WorkerEvent::Started { task: task.clone(), token, attempt });
             }
-            State::Sleeping { until } => {
+            TaskStatus::Sleeping { until } => {
                 self.slots.park(task);
                 held.sleeps_until = Some(until);
                 self.sleepers.insert((until, task.clone()));
             }
-            State::Paused => self.slots.park(task),
-            State::Fault => unreachable!("the policy has decided about a fault"),
-            State::Completed | State::Failed | State::Killed => {
+            TaskStatus::Paused => self.slots.park(task),
+            TaskStatus::Fault => unreachable!("the policy has decided about a fault"),
+            TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Killed => {
                 unreachable!("what has ended is released")
             }
         }
@@ -101,28 +106,33 @@ impl Node {
         token: Token,
         ask: u64,
         blob: Checkpoint,
-        now: Now,
+        now: InputTime,
     ) {
         match self.held.get_mut(&task) {
             Some(held) if held.token == token && held.over.is_none() => {
                 held.checkpoint = Some(blob);
-                held.asks.push(ask);
+                held.checkpoint_requests.push(ask);
                 self.advance(&task, now);
             }
             Some(_) | None => {
                 let result = Err("the claim is over".to_owned());
-                self.actions.push_back(Action::CheckpointAnswered { task, token, asks: vec![ask], result });
+                self.outputs.push_back(WorkerOutput::CheckpointReply {
+                    task,
+                    token,
+                    checkpoint_requests: vec![ask],
+                    result,
+                });
             }
         }
     }
 
-    pub(super) fn handle_mail(&mut self, change: MailChange, now: Now) {
+    pub(super) fn handle_task_command(&mut self, change: TaskCommandChange, now: InputTime) {
         let (task, mail, at) = match change {
-            MailChange::Came(task, mail) => {
+            TaskCommandChange::Put(task, mail) => {
                 let at = mail.modified;
                 (task, Some(mail), at)
             }
-            MailChange::Went(task, at) => (task, None, at),
+            TaskCommandChange::Deleted(task, at) => (task, None, at),
         };
         if let Some(held) = self.held.get_mut(&task)
             && held.see_command(mail, at)
@@ -132,7 +142,7 @@ impl Node {
     }
 
     /// Those whose time has come wake.
-    pub(super) fn wake_sleepers(&mut self, now: Now) {
+    pub(super) fn wake_sleepers(&mut self, now: InputTime) {
         while let Some((until, _)) = self.sleepers.first()
             && *until <= now.wall
             && let Some((_, task)) = self.sleepers.pop_first()
@@ -146,6 +156,6 @@ impl Node {
 }
 
 /// The moment that is this far away on the wall clock, as long as nobody sets it.
-pub(super) fn moment_of(until: Timestamp, now: Now) -> Moment {
+pub(super) fn moment_of(until: Timestamp, now: InputTime) -> Moment {
     now.at + std::time::Duration::from_millis(until.0.saturating_sub(now.wall.0))
 }

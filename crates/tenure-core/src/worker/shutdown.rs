@@ -5,54 +5,54 @@
 use crate::record::MemberState;
 use crate::time::Moment;
 
-use super::event::{Notice, ReleaseReason};
-use super::input::Now;
-use super::output::Action;
+use super::event::{ReleaseReason, WorkerEvent};
+use super::input::InputTime;
+use super::output::WorkerOutput;
 use super::timers::Timer;
-use super::{Node, Standing};
+use super::{WorkerMachine, WorkerPhase};
 
-impl Node {
+impl WorkerMachine {
     /// Everything is given away, and then the node leaves.
-    pub(super) fn begin_drain(&mut self, now: Now) {
-        self.standing = Standing::Draining;
-        self.actions.push_back(Action::Announce(MemberState::Draining));
-        self.notices.push_back(Notice::Draining { left: self.held.len() });
-        self.weigh_in(now);
+    pub(super) fn begin_drain(&mut self, now: InputTime) {
+        self.phase = WorkerPhase::Draining;
+        self.outputs.push_back(WorkerOutput::Announce(MemberState::Draining));
+        self.events.push_back(WorkerEvent::Draining { left: self.held.len() });
+        self.update_own_load(now);
         self.release_all(ReleaseReason::Drain, now);
     }
 
     /// The process wants to end. Asked again, the earlier deadline counts.
-    pub(super) fn begin_shutdown(&mut self, deadline: Moment, now: Now) {
-        let deadline = match self.standing {
-            Standing::Working | Standing::Draining => {
-                self.actions.push_back(Action::Announce(MemberState::Draining));
-                self.notices.push_back(Notice::ShuttingDown { left: self.held.len() });
+    pub(super) fn begin_shutdown(&mut self, deadline: Moment, now: InputTime) {
+        let deadline = match self.phase {
+            WorkerPhase::Working | WorkerPhase::Draining => {
+                self.outputs.push_back(WorkerOutput::Announce(MemberState::Draining));
+                self.events.push_back(WorkerEvent::ShuttingDown { left: self.held.len() });
                 deadline
             }
-            Standing::Ending { deadline: before } => before.min(deadline),
-            Standing::Leaving | Standing::Finished => return,
+            WorkerPhase::Ending { deadline: before } => before.min(deadline),
+            WorkerPhase::Leaving | WorkerPhase::Finished => return,
         };
-        self.standing = Standing::Ending { deadline };
+        self.phase = WorkerPhase::Ending { deadline };
         self.timers.set(Timer::Deadline, deadline);
-        self.weigh_in(now);
+        self.update_own_load(now);
         self.release_all(ReleaseReason::Shutdown, now);
     }
 
     /// Goes on with ending, if everything is gone that has to be.
-    pub(super) fn check_ending(&mut self, now: Now) {
+    pub(super) fn check_ending(&mut self, now: InputTime) {
         let is_empty = self.held.is_empty() && !self.is_claiming();
-        match self.standing {
-            Standing::Working | Standing::Leaving | Standing::Finished => {}
-            Standing::Draining => {
-                if self.held.len() < self.drain_told {
-                    self.drain_told = self.held.len();
-                    self.notices.push_back(Notice::Draining { left: self.held.len() });
+        match self.phase {
+            WorkerPhase::Working | WorkerPhase::Leaving | WorkerPhase::Finished => {}
+            WorkerPhase::Draining => {
+                if self.held.len() < self.drain_reported {
+                    self.drain_reported = self.held.len();
+                    self.events.push_back(WorkerEvent::Draining { left: self.held.len() });
                 }
                 if is_empty {
                     self.finish_drain(now);
                 }
             }
-            Standing::Ending { deadline } => {
+            WorkerPhase::Ending { deadline } => {
                 if is_empty || deadline <= now.at {
                     self.leave();
                 }
@@ -61,15 +61,15 @@ impl Node {
     }
 
     pub(super) fn leave(&mut self) {
-        self.standing = Standing::Leaving;
+        self.phase = WorkerPhase::Leaving;
         self.timers.clear(&Timer::Deadline);
-        self.actions.push_back(Action::Leave);
+        self.outputs.push_back(WorkerOutput::Leave);
     }
 
     pub(super) fn handle_left(&mut self) {
-        if self.standing == Standing::Leaving {
-            self.standing = Standing::Finished;
-            self.actions.push_back(Action::Finish { running: self.running() });
+        if self.phase == WorkerPhase::Leaving {
+            self.phase = WorkerPhase::Finished;
+            self.outputs.push_back(WorkerOutput::Finish { running: self.running() });
         }
     }
 }

@@ -12,10 +12,10 @@ use crate::id::TaskId;
 use crate::record::NodeLoad;
 use crate::time::Moment;
 
-use super::Node;
+use super::WorkerMachine;
 use super::event::ReleaseReason;
-use super::input::Now;
-use super::output::Action;
+use super::input::InputTime;
+use super::output::WorkerOutput;
 use super::timers::Timer;
 
 /// How soon a change of the number of parked tasks is published: peers compute the node's room from it. Halved, a fleet of a hundred nodes whose
@@ -27,7 +27,7 @@ const PUBLISH_RUNNING_AFTER: Duration = Duration::from_secs(15);
 
 /// The held tasks that use no slot.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Slots {
+pub(super) struct HandlerSlots {
     /// Sleeping and paused tasks.
     parked: BTreeSet<TaskId>,
     /// Runnable tasks without a slot, with the time since when.
@@ -38,7 +38,7 @@ pub(super) struct Slots {
     published_at: Moment,
 }
 
-impl Slots {
+impl HandlerSlots {
     pub(super) fn parked(&self) -> usize {
         self.parked.len()
     }
@@ -69,42 +69,42 @@ impl Slots {
     }
 }
 
-impl Node {
+impl WorkerMachine {
     /// Whether one more task may start.
     pub(super) fn has_slot(&self) -> bool {
         let running = self.held.len() - self.slots.parked.len() - self.slots.queued.len();
-        self.settings.capacity.is_none_or(|capacity| running + self.claims.len() < capacity)
+        self.config.capacity.is_none_or(|capacity| running + self.claims.len() < capacity)
     }
 
     /// Whether one more task may be claimed.
     pub(super) fn has_room(&self) -> bool {
         let is_full_of_parked =
-            self.settings.capacity.is_some() && self.slots.parked.len() >= self.settings.parked_max;
+            self.config.capacity.is_some() && self.slots.parked.len() >= self.config.parked_max;
         self.has_slot() && !is_full_of_parked
     }
 
     /// Starts queued tasks while there are slots. Of the others one is released if a peer has room for it.
-    pub(super) fn start_queued(&mut self, now: Now) {
+    pub(super) fn start_queued(&mut self, now: InputTime) {
         while self.has_slot()
             && let Some(task) = self.slots.oldest()
         {
             self.advance(&task, now);
         }
-        if !self.is_willing() || !self.board.is_fresh() {
+        if !self.takes_tasks() || !self.board.is_fresh() {
             return;
         }
         let Some(task) = self.slots.oldest() else { return };
         let Some(class) = self.board.get(&task).map(|card| card.class) else { return };
         let waiting = self.board.demand().within(class).tasks + self.slots.moving.len() as u64;
-        let room = self.company.willing().room_of_others(&self.settings.node, class);
+        let room = self.peers.workers().room_of_others(&self.config.node, class);
         if room.is_none_or(|room| room > waiting) {
             self.slots.moving.insert(task.clone());
-            self.want_release(&task, ReleaseReason::Balance, now);
+            self.release(&task, ReleaseReason::Balance, now);
         }
     }
 
     /// Publishes how busy the node is, if that has changed and was not published a moment ago.
-    pub(super) fn publish_load(&mut self, now: Now) {
+    pub(super) fn publish_load(&mut self, now: InputTime) {
         if self.incarnation.is_none() || !self.is_working() {
             return;
         }
@@ -121,6 +121,6 @@ impl Node {
         }
         (self.slots.published, self.slots.published_at) = (load, now.at);
         self.timers.clear(&Timer::Publish);
-        self.actions.push_back(Action::Publish(load));
+        self.outputs.push_back(WorkerOutput::Publish(load));
     }
 }

@@ -3,106 +3,107 @@
 use crate::id::TaskId;
 use crate::revision::Token;
 
-use super::claimed_task::{Handler, Held, Pressure};
+use super::claimed_task::{ClaimedTask, HandlerState, StopPhase};
 use super::config::{ABORT_WITHIN, LOST_GRACE, StopMode};
-use super::event::{Notice, ReleaseReason};
-use super::input::{Now, Outcome};
-use super::output::{Action, StopReason};
+use super::event::{ReleaseReason, WorkerEvent};
+use super::input::{HandlerEnd, InputTime};
+use super::output::{StopReason, WorkerOutput};
 use super::timers::Timer;
-use super::{Node, Standing};
+use super::{WorkerMachine, WorkerPhase};
 
-impl Node {
+impl WorkerMachine {
     /// A task is to be nobody's; says whether it was ours.
-    pub(super) fn want_release(&mut self, task: &TaskId, why: ReleaseReason, now: Now) -> bool {
+    pub(super) fn release(&mut self, task: &TaskId, why: ReleaseReason, now: InputTime) -> bool {
         let Some(held) = self.held.get_mut(task) else { return false };
         held.release.get_or_insert(why);
-        self.scales.part(task);
+        self.balance.part(task);
         self.advance(task, now);
         true
     }
 
     /// Everything is to be nobody's.
-    pub(super) fn release_all(&mut self, why: ReleaseReason, now: Now) {
+    pub(super) fn release_all(&mut self, why: ReleaseReason, now: InputTime) {
         let tasks: Vec<TaskId> = self.held.keys().cloned().collect();
         for task in tasks {
-            self.want_release(&task, why, now);
+            self.release(&task, why, now);
         }
     }
 
     /// Asks the handler to stop, if something wants it to; sooner, if that has become urgent.
-    pub(super) fn press(&mut self, task: &TaskId, held: &mut Held, now: Now) {
-        let Some(why) = held.why_stop() else { return };
-        let grace =
-            if held.over.is_some() { LOST_GRACE.min(self.settings.grace) } else { self.settings.grace };
+    pub(super) fn request_stop(&mut self, task: &TaskId, held: &mut ClaimedTask, now: InputTime) {
+        let Some(why) = held.stop_reason() else { return };
+        let grace = if held.over.is_some() { LOST_GRACE.min(self.config.grace) } else { self.config.grace };
         let mut latest = now.at + grace;
-        if let Standing::Ending { deadline } = self.standing {
+        if let WorkerPhase::Ending { deadline } = self.phase {
             // So that an abort has the time to work.
             latest = latest.min((deadline - ABORT_WITHIN).max(now.at));
         }
         let token = held.token;
         match held.handler {
-            Handler::None => {}
-            Handler::Running => {
-                held.handler = Handler::Stopping { why, until: latest, pressure: Pressure::Asked };
+            HandlerState::None => {}
+            HandlerState::Running => {
+                held.handler = HandlerState::Stopping { why, until: latest, pressure: StopPhase::Requested };
                 self.timers.set(Timer::Stop(task.clone()), latest);
-                self.actions.push_back(Action::Stop { task: task.clone(), token, why, until: latest });
+                self.outputs.push_back(WorkerOutput::Stop { task: task.clone(), token, why, until: latest });
             }
-            Handler::Stopping { why: before, until, pressure: Pressure::Asked } => {
+            HandlerState::Stopping { why: before, until, pressure: StopPhase::Requested } => {
                 let until = until.min(latest);
                 // What was asked for a command alone is said again if it is more than that now; and that the claim is lost meanwhile is
                 // always said: somebody else may begin any moment.
                 let is_lost = matches!(why, StopReason::Lost | StopReason::Deleted);
                 let is_news = why != before && (before == StopReason::Command || is_lost);
                 let why = if is_news { why } else { before };
-                held.handler = Handler::Stopping { why, until, pressure: Pressure::Asked };
+                held.handler = HandlerState::Stopping { why, until, pressure: StopPhase::Requested };
                 self.timers.set(Timer::Stop(task.clone()), until);
                 if is_news {
-                    self.actions.push_back(Action::Stop { task: task.clone(), token, why, until });
+                    self.outputs.push_back(WorkerOutput::Stop { task: task.clone(), token, why, until });
                 }
             }
-            Handler::Stopping { pressure: Pressure::Aborted | Pressure::Stuck, .. } => {}
+            HandlerState::Stopping { pressure: StopPhase::Aborted | StopPhase::Stuck, .. } => {}
         }
     }
 
     /// A handler's grace is over, or its abort should have worked by now.
-    pub(super) fn stop_due(&mut self, task: &TaskId, now: Now) {
+    pub(super) fn stop_due(&mut self, task: &TaskId, now: InputTime) {
         let Some(held) = self.held.get_mut(task) else { return };
-        let Handler::Stopping { pressure, until, .. } = &mut held.handler else { return };
+        let HandlerState::Stopping { pressure, until, .. } = &mut held.handler else { return };
         let token = held.token;
         match pressure {
-            Pressure::Asked => {
-                *pressure = Pressure::Aborted;
+            StopPhase::Requested => {
+                *pressure = StopPhase::Aborted;
                 *until = now.at + ABORT_WITHIN;
                 self.timers.set(Timer::Stop(task.clone()), now.at + ABORT_WITHIN);
-                match self.settings.insistence {
-                    StopMode::Abort => self.actions.push_back(Action::Abort { task: task.clone(), token }),
+                match self.config.stop_mode {
+                    StopMode::Abort => {
+                        self.outputs.push_back(WorkerOutput::Abort { task: task.clone(), token });
+                    }
                     // It ends by itself what it has begun, and has as long for it as an abort would have to work.
                     StopMode::Wait => {}
                 }
             }
-            Pressure::Aborted => {
-                *pressure = Pressure::Stuck;
-                self.notices.push_back(Notice::Stuck { task: task.clone(), token });
-                self.order_stuck(task, now);
+            StopPhase::Aborted => {
+                *pressure = StopPhase::Stuck;
+                self.events.push_back(WorkerEvent::Stuck { task: task.clone(), token });
+                self.command_handler_stuck(task, now);
             }
-            Pressure::Stuck => {}
+            StopPhase::Stuck => {}
         }
     }
 
-    pub(super) fn handle_ended(&mut self, task: &TaskId, token: Token, outcome: Outcome, now: Now) {
+    pub(super) fn handle_ended(&mut self, task: &TaskId, token: Token, outcome: HandlerEnd, now: InputTime) {
         let Some(held) = self.held.get_mut(task).filter(|held| held.token == token) else { return };
-        if held.handler == Handler::None {
+        if held.handler == HandlerState::None {
             return;
         }
         held.end_handler(outcome);
         self.timers.clear(&Timer::Stop(task.clone()));
-        self.order_stopped(task, now);
+        self.command_handler_stopped(task, now);
         self.advance(task, now);
     }
 
     /// Handlers that still run.
     pub(super) fn running(&self) -> Vec<TaskId> {
-        let running = self.held.iter().filter(|(_, held)| held.handler != Handler::None);
+        let running = self.held.iter().filter(|(_, held)| held.handler != HandlerState::None);
         running.map(|(task, _)| task.clone()).collect()
     }
 }

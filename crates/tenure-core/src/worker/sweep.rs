@@ -23,9 +23,9 @@ use crate::record::{CommandOutcome, CommandRecord, Record, ResultRecord, Timesta
 use crate::revision::{RequestId, Revision};
 use crate::snapshot::FeedItem;
 
-use super::Node;
-use super::input::{Now, ResultsPage, RetentionReply};
-use super::output::{RetentionAsk, RetentionStep, Swept};
+use super::WorkerMachine;
+use super::input::{InputTime, ResultsPage, RetentionReply};
+use super::output::{ExpiredKey, RetentionRequest, RetentionStep};
 use super::request::behind;
 use super::timers::Timer;
 
@@ -47,11 +47,11 @@ const PASS_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct Sweep {
     layout: Layout,
     /// The commands that expire, to tasks and to nodes.
-    commands: BTreeMap<Bytes, Expiring>,
+    commands: BTreeMap<Bytes, ExpiringCommand>,
     /// Those of them whose deletion was not requested yet, by when they expire.
     due: BTreeSet<(Timestamp, Bytes)>,
     /// Where the results are read on; none between two passes.
-    cursor: Option<Cursor>,
+    cursor: Option<SweepCursor>,
     /// Requests without a reply.
     in_flight: BTreeSet<RequestId>,
     /// Whether a request of this round failed: the rest of the pass waits for the next.
@@ -60,7 +60,7 @@ pub(super) struct Sweep {
 
 /// A command that expires.
 #[derive(Clone, Debug)]
-struct Expiring {
+struct ExpiringCommand {
     expires_at: Timestamp,
     modified: Revision,
     id: Option<CommandId>,
@@ -68,15 +68,15 @@ struct Expiring {
 
 /// How far results were read.
 #[derive(Clone, Debug)]
-struct Cursor {
-    part: Part,
+struct SweepCursor {
+    part: ResultRange,
     /// The last key that was read.
     after: Option<Bytes>,
 }
 
 /// Which results are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Part {
+enum ResultRange {
     /// Of commands that were sent more than a day ago.
     Old,
     /// Whose ids sort behind every id of now: they are no times.
@@ -116,7 +116,7 @@ impl Sweep {
         }
     }
 
-    fn read(&self, pair: &KeyValue) -> Option<Expiring> {
+    fn read(&self, pair: &KeyValue) -> Option<ExpiringCommand> {
         // Most keys under `nodes/` are no commands: what cannot be one is not decoded.
         let key_id = match self.layout.parse(&pair.key)? {
             Key::TaskCommand(_) => None,
@@ -125,22 +125,22 @@ impl Sweep {
         };
         let record = CommandRecord::decode(&pair.value).ok()?;
         let id = key_id.or(record.id);
-        Some(Expiring { expires_at: record.expires_at?, modified: pair.modified, id })
+        Some(ExpiringCommand { expires_at: record.expires_at?, modified: pair.modified, id })
     }
 
     /// The next command that has expired, which is no longer due.
-    fn next_expired(&mut self, now: Timestamp) -> Option<(Swept, Option<CommandId>)> {
+    fn next_expired(&mut self, now: Timestamp) -> Option<(ExpiredKey, Option<CommandId>)> {
         let (expires_at, key) = self.due.pop_first()?;
         if expires_at > now {
             self.due.insert((expires_at, key));
             return None;
         }
         let expiring = self.commands.get(&key)?;
-        Some((Swept { key, modified: expiring.modified }, expiring.id.clone()))
+        Some((ExpiredKey { key, modified: expiring.modified }, expiring.id.clone()))
     }
 
     /// A command was not deleted for certain: a later pass tries again.
-    fn retry(&mut self, command: &Swept) {
+    fn retry(&mut self, command: &ExpiredKey) {
         if let Some(expiring) = self.commands.get(&command.key)
             && expiring.modified == command.modified
         {
@@ -154,8 +154,10 @@ impl Sweep {
         let results = self.layout.results();
         let at = |time| self.layout.encode(&Key::CommandResult(CommandId::first_at(time)));
         let part = match cursor.part {
-            Part::Old => Selection::Range(results.first().clone(), at(now.before(RESULT_EXPIRES_AFTER))),
-            Part::Foreign => Selection::Range(at(now.after(RESULT_EXPIRES_AFTER)), results.end()?),
+            ResultRange::Old => {
+                Selection::Range(results.first().clone(), at(now.before(RESULT_EXPIRES_AFTER)))
+            }
+            ResultRange::Foreign => Selection::Range(at(now.after(RESULT_EXPIRES_AFTER)), results.end()?),
         };
         // Empty if the clock was set back since the last page: then the pass goes on behind it.
         Some(behind(part, cursor.after.as_ref()))
@@ -163,15 +165,17 @@ impl Sweep {
 
     fn next_part(&mut self) {
         self.cursor = match self.cursor.take() {
-            Some(Cursor { part: Part::Old, .. }) => Some(Cursor { part: Part::Foreign, after: None }),
-            Some(Cursor { part: Part::Foreign, .. }) | None => None,
+            Some(SweepCursor { part: ResultRange::Old, .. }) => {
+                Some(SweepCursor { part: ResultRange::Foreign, after: None })
+            }
+            Some(SweepCursor { part: ResultRange::Foreign, .. }) | None => None,
         };
     }
 }
 
-impl Node {
+impl WorkerMachine {
     /// Sets the first pass, with a scatter: workers start together.
-    pub(super) fn begin_sweep(&mut self, now: Now) {
+    pub(super) fn begin_sweep(&mut self, now: InputTime) {
         if self.timers.at(&Timer::Sweep).is_none() {
             let scattered = PASS_EVERY.mul_f64(0.5 + 0.5 * now.jitter.clamp(0.0, 1.0));
             self.timers.set(Timer::Sweep, now.at + scattered);
@@ -179,7 +183,7 @@ impl Node {
     }
 
     /// The next round is due.
-    pub(super) fn sweep_due(&mut self, now: Now) {
+    pub(super) fn sweep_due(&mut self, now: InputTime) {
         if !self.has_retention_duty() {
             self.sweep.cursor = None;
             return self.timers.set(Timer::Sweep, now.at + PASS_EVERY);
@@ -194,7 +198,7 @@ impl Node {
             let result = id.map(|id| (id, self.expired_result(now.wall)));
             self.request_sweep(RetentionStep::ExpireCommand { command, result });
         }
-        self.sweep.cursor.get_or_insert(Cursor { part: Part::Old, after: None });
+        self.sweep.cursor.get_or_insert(SweepCursor { part: ResultRange::Old, after: None });
         if let Some(among) = self.sweep.next_page(now.wall) {
             self.request_sweep(RetentionStep::ReadResults { among, limit: RESULTS_PER_ROUND });
         }
@@ -202,11 +206,11 @@ impl Node {
     }
 
     fn expired_result(&self, now: Timestamp) -> Bytes {
-        let result = ResultRecord::new(self.settings.node.clone(), CommandOutcome::Expired, now);
+        let result = ResultRecord::new(self.config.node.clone(), CommandOutcome::Expired, now);
         result.why("no worker handled it before it expired").encode()
     }
 
-    pub(super) fn handle_swept(&mut self, ask: &RetentionAsk, reply: RetentionReply, now: Now) {
+    pub(super) fn handle_swept(&mut self, ask: &RetentionRequest, reply: RetentionReply, now: InputTime) {
         if !self.sweep.in_flight.remove(&ask.epoch) {
             return;
         }
@@ -223,7 +227,7 @@ impl Node {
         self.end_round(now);
     }
 
-    fn handle_results(&mut self, page: ResultsPage, now: Now) {
+    fn handle_results(&mut self, page: ResultsPage, now: InputTime) {
         let ResultsPage { results, last, more } = page;
         for (result, expires_at) in results {
             if expires_at.is_some_and(|expires_at| expires_at <= now.wall) {
@@ -239,7 +243,7 @@ impl Node {
     }
 
     /// Sets the next round once this one is answered.
-    fn end_round(&mut self, now: Now) {
+    fn end_round(&mut self, now: InputTime) {
         if !self.sweep.in_flight.is_empty() {
             return;
         }

@@ -18,7 +18,7 @@ use crate::task::TaskMessage;
 
 /// A command to a task, as it was read.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Mail {
+pub(super) struct TaskCommandEntry {
     /// When it was put.
     pub(super) modified: Revision,
     /// Under which id its sender waits.
@@ -29,66 +29,70 @@ pub(super) struct Mail {
     pub(super) message: Result<TaskMessage, String>,
 }
 
-impl Mail {
-    pub(super) fn read(pair: &KeyValue, now: Timestamp) -> Mail {
+impl TaskCommandEntry {
+    pub(super) fn read(pair: &KeyValue, now: Timestamp) -> TaskCommandEntry {
         let record = CommandRecord::decode(&pair.value).map_err(|error| error.reason());
         let id = record.as_ref().ok().and_then(|record| record.id.clone());
         let is_expired = record.as_ref().is_ok_and(|record| record.is_expired(now));
         let message = record.and_then(|record| TaskMessage::parse(&record).map_err(|bad| bad.to_string()));
-        Mail { modified: pair.modified, id, is_expired, message }
+        TaskCommandEntry { modified: pair.modified, id, is_expired, message }
     }
 }
 
 /// What became of a command.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum MailChange {
+pub(super) enum TaskCommandChange {
     /// It was put.
-    Came(TaskId, Mail),
+    Put(TaskId, TaskCommandEntry),
     /// It is gone: handled, withdrawn or expired.
-    Went(TaskId, Revision),
+    Deleted(TaskId, Revision),
 }
 
 /// All commands that wait.
 #[derive(Clone, Debug)]
-pub(super) struct Mailbox {
+pub(super) struct TaskCommands {
     layout: Layout,
-    mails: BTreeMap<TaskId, Mail>,
-    pending: BTreeMap<TaskId, MailChange>,
+    entries: BTreeMap<TaskId, TaskCommandEntry>,
+    pending: BTreeMap<TaskId, TaskCommandChange>,
 }
 
-impl Mailbox {
-    pub(super) fn new(layout: Layout) -> Mailbox {
-        Mailbox { layout, mails: BTreeMap::new(), pending: BTreeMap::new() }
+impl TaskCommands {
+    pub(super) fn new(layout: Layout) -> TaskCommands {
+        TaskCommands { layout, entries: BTreeMap::new(), pending: BTreeMap::new() }
     }
 
     /// The command that waits for a task, as far as is known.
-    pub(super) fn get(&self, task: &TaskId) -> Option<&Mail> {
-        self.mails.get(task)
+    pub(super) fn get(&self, task: &TaskId) -> Option<&TaskCommandEntry> {
+        self.entries.get(task)
     }
 
     /// Something came from the feed; says what changed when the picture is whole.
-    pub(super) fn handle_item(&mut self, item: FeedItem, now: Timestamp) -> Vec<MailChange> {
+    pub(super) fn handle_item(&mut self, item: FeedItem, now: Timestamp) -> Vec<TaskCommandChange> {
         match item {
             FeedItem::SnapshotBegin => {}
             FeedItem::Put(pair) => {
                 if let Some(Key::TaskCommand(task)) = self.layout.parse(&pair.key) {
-                    self.pending.insert(task.clone(), MailChange::Came(task, Mail::read(&pair, now)));
+                    self.pending.insert(
+                        task.clone(),
+                        TaskCommandChange::Put(task, TaskCommandEntry::read(&pair, now)),
+                    );
                 }
             }
             FeedItem::Delete { key, revision } => {
                 if let Some(Key::TaskCommand(task)) = self.layout.parse(&key) {
-                    self.pending.insert(task.clone(), MailChange::Went(task, revision));
+                    self.pending.insert(task.clone(), TaskCommandChange::Deleted(task, revision));
                 }
             }
             FeedItem::Synced(_) => {
-                let changes: Vec<MailChange> = std::mem::take(&mut self.pending).into_values().collect();
+                let changes: Vec<TaskCommandChange> =
+                    std::mem::take(&mut self.pending).into_values().collect();
                 for change in &changes {
                     match change {
-                        MailChange::Came(task, mail) => {
-                            self.mails.insert(task.clone(), mail.clone());
+                        TaskCommandChange::Put(task, mail) => {
+                            self.entries.insert(task.clone(), mail.clone());
                         }
-                        MailChange::Went(task, _) => {
-                            self.mails.remove(task);
+                        TaskCommandChange::Deleted(task, _) => {
+                            self.entries.remove(task);
                         }
                     }
                 }

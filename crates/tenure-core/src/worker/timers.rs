@@ -7,25 +7,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::id::TaskId;
 use crate::time::Moment;
 
-use super::peers::Behind;
+use super::peers::RankDelay;
 
 /// What a node can be waiting for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Timer {
     /// A task that nobody owns is looked at again.
-    Offer(TaskId),
+    Claimable(TaskId),
     /// Those who come before this node for some tasks have had their time.
-    Behind(Behind),
+    RankDelay(RankDelay),
     /// A handler's grace is over, or its abort should have worked by now.
     Stop(TaskId),
     /// A save is asked again.
     Retry(TaskId),
     /// A claim that nobody knows of is given back.
-    Stray(TaskId),
+    Orphan(TaskId),
     /// Claims may be sent again.
     Claims,
     /// The answer to a command to this node is sent again.
-    Order,
+    NodeCommand,
     /// A round of balancing is due because something changed, or because one was not enough.
     Round,
     /// A round of balancing is due because the last one is long ago.

@@ -10,80 +10,89 @@ use crate::record::Record;
 use crate::revision::{RequestId, Revision};
 use crate::task::StateRecord;
 
-use super::Node;
-use super::claimed_task::{Draft, Handler, Held, Write};
+use super::WorkerMachine;
+use super::claimed_task::{ClaimedTask, HandlerState, PendingWrite, WriteState};
 use super::config::SET_ASIDE_FOR;
-use super::event::{Notice, ReleaseReason};
-use super::input::{Now, StateWriteReply};
-use super::output::{Action, After, AttemptWrite, CommandCheck};
-use super::releasing::Departure;
-use super::task_commands::Mail;
+use super::event::{ReleaseReason, WorkerEvent};
+use super::input::{InputTime, StateWriteReply};
+use super::output::{AfterWrite, AttemptWrite, CommandCheck, WorkerOutput};
+use super::releasing::ClaimEnd;
+use super::task_commands::TaskCommandEntry;
 use super::timers::Timer;
 
-impl Node {
-    pub(super) fn handle_saved(
+impl WorkerMachine {
+    pub(super) fn handle_state_written(
         &mut self,
         task: &TaskId,
         epoch: RequestId,
-        answer: StateWriteReply,
-        now: Now,
+        reply: StateWriteReply,
+        now: InputTime,
     ) {
         let Some(held) = self.held.get_mut(task) else { return };
-        let Write::Asked(asked) = &held.write else { return };
-        if asked.save.epoch != epoch {
+        let WriteState::InFlight(requested) = &held.write else { return };
+        if requested.save.epoch != epoch {
             return;
         }
-        let Write::Asked(draft) = std::mem::replace(&mut held.write, Write::Idle) else { return };
-        match answer {
+        let WriteState::InFlight(draft) = std::mem::replace(&mut held.write, WriteState::Idle) else {
+            return;
+        };
+        match reply {
             StateWriteReply::Applied { revision } => {
                 // Only a save that looked at the command knows that there is no other.
                 if draft.acknowledges.is_some() {
                     held.command_known = held.command_known.max(revision);
                 }
-                self.saved(task, *draft, revision, now);
+                self.state_written(task, *draft, revision, now);
             }
             StateWriteReply::NotOwner { state } => {
-                if draft.is_doubtful && draft.save.after != After::Keep && draft.was_stored(state.as_deref())
+                if draft.is_ambiguous
+                    && draft.save.after != AfterWrite::Keep
+                    && draft.was_stored(state.as_deref())
                 {
-                    return self.saved(task, *draft, Revision::ZERO, now);
+                    return self.state_written(task, *draft, Revision::ZERO, now);
                 }
                 self.lose(task, LossReason::Replaced, now);
             }
             StateWriteReply::Changed { state, command, revision } => {
-                if draft.is_doubtful && draft.was_done(state.as_ref(), command.as_ref()) {
-                    held.see_command(command.as_ref().map(|pair| Mail::read(pair, now.wall)), revision);
+                if draft.is_ambiguous && draft.was_done(state.as_ref(), command.as_ref()) {
+                    held.see_command(
+                        command.as_ref().map(|pair| TaskCommandEntry::read(pair, now.wall)),
+                        revision,
+                    );
                     let stored = state.map_or(Revision::ZERO, |pair| pair.modified);
-                    return self.saved(task, *draft, stored, now);
+                    return self.state_written(task, *draft, stored, now);
                 }
                 self.adopt(task, state, command.as_ref(), revision, now);
             }
             StateWriteReply::TaskGone => self.lose(task, LossReason::Deleted, now),
-            StateWriteReply::NotDone | StateWriteReply::Unknown => {
+            StateWriteReply::NotDone | StateWriteReply::Ambiguous => {
                 let mut draft = draft;
-                draft.is_doubtful |= answer == StateWriteReply::Unknown;
-                held.write = Write::Resting(draft);
+                draft.is_ambiguous |= reply == StateWriteReply::Ambiguous;
+                held.write = WriteState::Backoff(draft);
                 let at = now.at + held.backoff.after_failure(now.at, now.jitter, None);
                 self.timers.set(Timer::Retry(task.clone()), at);
             }
-            StateWriteReply::Refused(why) => self.save_refused(task, &draft, why, now),
+            StateWriteReply::Refused(why) => self.write_refused(task, &draft, why, now),
         }
     }
 
     /// A save that was not done is tried again.
-    pub(super) fn retry_due(&mut self, task: &TaskId, now: Now) {
+    pub(super) fn retry_due(&mut self, task: &TaskId, now: InputTime) {
         let epoch = self.next_epoch();
         let Some(held) = self.held.get_mut(task) else { return };
-        let Write::Resting(mut draft) = std::mem::replace(&mut held.write, Write::Idle) else { return };
-        if draft.is_doubtful {
+        let WriteState::Backoff(mut draft) = std::mem::replace(&mut held.write, WriteState::Idle) else {
+            return;
+        };
+        if draft.is_ambiguous {
             draft.save.epoch = epoch;
-            self.actions.push_back(Action::Save(Box::new(draft.save.clone())));
-            held.write = Write::Asked(draft);
+            self.outputs.push_back(WorkerOutput::WriteState(Box::new(draft.save.clone())));
+            held.write = WriteState::InFlight(draft);
         }
         self.advance(task, now);
     }
 
     /// A save was done; its state is stored since `stored`.
-    fn saved(&mut self, task: &TaskId, draft: Draft, stored: Revision, now: Now) {
+    fn state_written(&mut self, task: &TaskId, draft: PendingWrite, stored: Revision, now: InputTime) {
         let Some(held) = self.held.get_mut(task) else { return };
         held.backoff.after_success(now.at);
         let from = held.record.state.kind();
@@ -107,48 +116,61 @@ impl Node {
             AttemptWrite::Close { .. } => held.is_attempt_open = false,
             AttemptWrite::Open { .. } => held.is_attempt_open = true,
         }
-        let asks: Vec<u64> = held.asks.drain(..draft.asks.min(held.asks.len())).collect();
-        if held.asks.is_empty() {
+        let checkpoint_requests: Vec<u64> = held
+            .checkpoint_requests
+            .drain(..draft.checkpoint_requests.min(held.checkpoint_requests.len()))
+            .collect();
+        if held.checkpoint_requests.is_empty() {
             held.checkpoint = None;
         }
         let (token, reason) = (held.token, held.record.reason.clone());
         if let Some(done) = draft.acknowledges {
             held.command.take_if(|mail| mail.modified == done.modified);
             let (task, id) = (task.clone(), done.id);
-            self.notices.push_back(Notice::CommandHandled { task, id, outcome: done.outcome, why: done.why });
+            self.events.push_back(WorkerEvent::CommandHandled {
+                task,
+                id,
+                outcome: done.outcome,
+                why: done.why,
+            });
         }
-        if draft.is_nudge && held.handler == Handler::Running {
-            self.actions.push_back(Action::AskCheckpoint { task: task.clone(), token });
+        if draft.requests_checkpoint && held.handler == HandlerState::Running {
+            self.outputs.push_back(WorkerOutput::RequestCheckpoint { task: task.clone(), token });
         }
-        if !asks.is_empty() {
+        if !checkpoint_requests.is_empty() {
             let task = task.clone();
-            self.actions.push_back(Action::CheckpointAnswered { task, token, asks, result: Ok(()) });
+            self.outputs.push_back(WorkerOutput::CheckpointReply {
+                task,
+                token,
+                checkpoint_requests,
+                result: Ok(()),
+            });
         }
-        if from != to && draft.save.after != After::End {
-            self.notices.push_back(Notice::Moved { task: task.clone(), from, to });
+        if from != to && draft.save.after != AfterWrite::End {
+            self.events.push_back(WorkerEvent::StateChanged { task: task.clone(), from, to });
         }
         match draft.save.after {
-            After::Keep => self.advance(task, now),
-            After::Release => {
+            AfterWrite::Keep => self.advance(task, now),
+            AfterWrite::Release => {
                 let why = draft.release.unwrap_or(ReleaseReason::Handler);
-                self.notices.push_back(Notice::Released { task: task.clone(), why });
+                self.events.push_back(WorkerEvent::Released { task: task.clone(), why });
                 if why != ReleaseReason::SetAside {
-                    let had_peers = self.company.peers() > 0;
+                    let had_peers = self.peers.peers() > 0;
                     let release = why.release(had_peers);
-                    self.scales.cooling.note(task, self.settings.cool_down, release, now.at);
+                    self.balance.cooldowns.note(task, self.config.cooldown, release, now.at);
                 }
-                self.departed(task, Departure::Released, now);
+                self.claim_ended(task, ClaimEnd::Released, now);
             }
-            After::End => {
-                self.notices.push_back(Notice::Ended { task: task.clone(), state: to, reason });
-                self.departed(task, Departure::Ended(to), now);
+            AfterWrite::End => {
+                self.events.push_back(WorkerEvent::Ended { task: task.clone(), state: to, reason });
+                self.claim_ended(task, ClaimEnd::Ended(to), now);
             }
         }
     }
 
-    fn departed(&mut self, task: &TaskId, how: Departure, now: Now) {
+    fn claim_ended(&mut self, task: &TaskId, how: ClaimEnd, now: InputTime) {
         if let Some(held) = self.held.remove(task) {
-            self.let_go(task, &held, how, now);
+            self.end_claim(task, &held, how, now);
         }
     }
 
@@ -159,10 +181,10 @@ impl Node {
         state: Option<KeyValue>,
         command: Option<&KeyValue>,
         revision: Revision,
-        now: Now,
+        now: InputTime,
     ) {
         let Some(held) = self.held.get_mut(task) else { return };
-        held.see_command(command.map(|pair| Mail::read(pair, now.wall)), revision);
+        held.see_command(command.map(|pair| TaskCommandEntry::read(pair, now.wall)), revision);
         let seen = state.as_ref().map_or(Revision::ZERO, |pair| pair.modified);
         if seen != held.state_seen {
             held.state_seen = seen;
@@ -179,60 +201,68 @@ impl Node {
             };
             if let Some(why) = why {
                 held.release = Some(ReleaseReason::SetAside);
-                self.offers.set_aside(task, Some(now.at + SET_ASIDE_FOR));
-                self.notices.push_back(Notice::SetAside { task: task.clone(), why });
+                self.claim_queue.postpone(task, Some(now.at + SET_ASIDE_FOR));
+                self.events.push_back(WorkerEvent::SetAside { task: task.clone(), why });
             }
         }
         self.advance(task, now);
     }
 
     /// The store will never take this. Progress is given up; without any, the task goes to somebody else as it was stored.
-    fn save_refused(&mut self, task: &TaskId, draft: &Draft, why: String, now: Now) {
+    fn write_refused(&mut self, task: &TaskId, draft: &PendingWrite, why: String, now: InputTime) {
         let Some(held) = self.held.get_mut(task) else { return };
-        self.notices.push_back(Notice::SaveRefused { task: task.clone(), why: why.clone() });
-        if draft.asks > 0 {
-            let asks: Vec<u64> = held.asks.drain(..draft.asks.min(held.asks.len())).collect();
-            if held.asks.is_empty() {
+        self.events.push_back(WorkerEvent::WriteRefused { task: task.clone(), why: why.clone() });
+        if draft.checkpoint_requests > 0 {
+            let checkpoint_requests: Vec<u64> = held
+                .checkpoint_requests
+                .drain(..draft.checkpoint_requests.min(held.checkpoint_requests.len()))
+                .collect();
+            if held.checkpoint_requests.is_empty() {
                 held.checkpoint = None;
             }
             let (task, token) = (task.clone(), held.token);
-            self.actions.push_back(Action::CheckpointAnswered { task, token, asks, result: Err(why) });
+            self.outputs.push_back(WorkerOutput::CheckpointReply {
+                task,
+                token,
+                checkpoint_requests,
+                result: Err(why),
+            });
         } else {
-            held.release = Some(ReleaseReason::SaveRefused);
+            held.release = Some(ReleaseReason::WriteRefused);
         }
         self.advance(task, now);
     }
 }
 
-impl Held {
+impl ClaimedTask {
     /// Whether a write is under way after which the task is not ours.
-    pub(super) fn is_giving_up(&self) -> bool {
+    pub(super) fn is_ending_claim(&self) -> bool {
         match &self.write {
-            Write::Idle => false,
-            Write::Asked(draft) => draft.save.after != After::Keep,
-            Write::Resting(draft) => draft.is_doubtful && draft.save.after != After::Keep,
+            WriteState::Idle => false,
+            WriteState::InFlight(draft) => draft.save.after != AfterWrite::Keep,
+            WriteState::Backoff(draft) => draft.is_ambiguous && draft.save.after != AfterWrite::Keep,
         }
     }
 }
 
-impl Draft {
+impl PendingWrite {
     /// Whether this state is what the save wanted to store.
     fn was_stored(&self, state: Option<&[u8]>) -> bool {
-        self.save.state.as_deref().is_none_or(|wanted| Some(wanted) == state)
+        self.save.state.as_deref().is_none_or(|selector| Some(selector) == state)
     }
 
     /// Whether a save that kept the claim has been done, by what is found instead of what was known.
     fn was_done(&self, state: Option<&KeyValue>, command: Option<&KeyValue>) -> bool {
-        let is_answered = match &self.save.command {
+        let has_reply = match &self.save.command {
             CommandCheck::Any | CommandCheck::Absent => true,
             CommandCheck::Acknowledge { modified, .. } => {
                 command.is_none_or(|pair| pair.modified != *modified)
             }
         };
-        self.save.after == After::Keep
-            && is_answered
+        self.save.after == AfterWrite::Keep
+            && has_reply
             && match &self.save.state {
-                Some(wanted) => state.is_some_and(|pair| pair.value == *wanted),
+                Some(selector) => state.is_some_and(|pair| pair.value == *selector),
                 None => state.map_or(Revision::ZERO, |pair| pair.modified) == self.save.state_seen,
             }
     }

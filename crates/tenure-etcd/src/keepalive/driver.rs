@@ -186,7 +186,7 @@ impl KeepAliveDriver {
                         self.trouble(error);
                     }
                     StreamError::Fatal(error @ (Error::Denied(_) | Error::Invalid(_))) => {
-                        self.refuse_one(&error)
+                        self.refuse_one(&error);
                     }
                     StreamError::Fatal(error) => self.refuse_all(&error),
                 };

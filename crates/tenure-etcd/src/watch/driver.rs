@@ -163,7 +163,7 @@ impl WatchDriver {
         match action {
             RouterAction::Read { name, key } => self.reads.push(reads::point(&self.endpoints, name, key)),
             RouterAction::Probe { name, epoch, after, key } => {
-                self.checks.add(StartCheck { name, epoch, after, key })
+                self.checks.add(StartCheck { name, epoch, after, key });
             }
             RouterAction::Verify { name, key, range_end } => {
                 self.reads.push(reads::verify(&self.endpoints, name, self.serial, key, range_end));

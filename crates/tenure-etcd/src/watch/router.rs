@@ -390,7 +390,7 @@ impl<S: WatchSink> Router<S> {
         for need in needs {
             match need {
                 SubscriptionNeed::Point => {
-                    self.actions.push_back(RouterAction::Read { name, key: key.clone() })
+                    self.actions.push_back(RouterAction::Read { name, key: key.clone() });
                 }
                 // It started in the server's future: hardly any history was read for it, and none
                 // is missing.

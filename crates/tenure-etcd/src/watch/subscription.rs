@@ -192,7 +192,7 @@ impl<S: WatchSink> Subscription<S> {
             // The watch may begin later than the read: what came in between would be missing. Read
             // again.
             SubscriptionPhase::Live { server_at, .. } if server_at > revision => {
-                needs.push(SubscriptionNeed::Point)
+                needs.push(SubscriptionNeed::Point);
             }
             // The watch began no later than the read, so it covers everything after `revision`; older
             // items that it delivered are dropped.
@@ -210,7 +210,7 @@ impl<S: WatchSink> Subscription<S> {
                 needs.push(SubscriptionNeed::Create);
             }
             SubscriptionPhase::Waiting | SubscriptionPhase::Creating | SubscriptionPhase::Draining => {
-                self.point = StartPoint::Read(revision)
+                self.point = StartPoint::Read(revision);
             }
         }
     }
@@ -267,7 +267,7 @@ impl<S: WatchSink> Subscription<S> {
         self.clear();
         match self.phase {
             SubscriptionPhase::Creating | SubscriptionPhase::Live { .. } | SubscriptionPhase::Parked => {
-                self.phase = SubscriptionPhase::Waiting
+                self.phase = SubscriptionPhase::Waiting;
             }
             SubscriptionPhase::Waiting | SubscriptionPhase::Draining => {}
         }

@@ -21,8 +21,8 @@ fn register() -> String {
 
 /// All clients campaign, and read what leaders write.
 pub(super) fn begin(context: &HolderContext) {
-    let elections = Elections::new(&context.session, &namespace()).introduce(&context.name);
-    let election = elections.election(NAME).expect("a good name");
+    let elections = Elections::new(&context.session, &namespace()).identity(context.name.as_str());
+    let election = elections.election(NAME);
     let own_context = context.clone();
     context.act(async move { run_for_office(own_context, election).await });
     let own_context = context.clone();
@@ -33,7 +33,7 @@ async fn run_for_office(context: HolderContext, election: Election) {
     let mut rng = context.rng();
     while context.rest(rng.ms(5, 300)).await {
         let op = context.history.begin(OperationKind::Campaign, LINE, None);
-        match election.campaign(context.name.clone()).wait_up_to(rng.ms(500, 8_000)).await {
+        match election.campaign().value(context.name.clone()).timeout(rng.ms(500, 8_000)).await {
             Ok(term) => {
                 context.history.end(op, OperationOutcome::Ok, Some(term.token().0.0), None);
                 reign(&context, term, &mut rng).await;

@@ -34,8 +34,8 @@ async fn want(context: HolderContext, locks: Locks) {
         let line = format!("lock:{name}");
         let op = context.history.begin(OperationKind::Lock, &line, None);
         let acquire = match rng.percent(10) {
-            true => locks.lock(name).try_once(),
-            false => locks.lock(name).wait_up_to(rng.ms(500, 8_000)),
+            true => locks.lock(name).try_now(),
+            false => locks.lock(name).timeout(rng.ms(500, 8_000)),
         };
         match acquire.await {
             Ok(guard) => {

@@ -37,12 +37,12 @@ async fn keep(context: HolderContext) {
         let value = format!("{count}-{:x}", rng.number());
         tell(&key, Some(value.clone()));
         let op = context.history.begin(OperationKind::Register, &key, Some(value.clone()));
-        match context.session.register(key.clone(), value).within(rng.ms(100, 4_000)).await {
+        match context.session.register_raw(key.clone(), value).timeout(rng.ms(100, 4_000)).await {
             Ok(registration) => {
                 context.history.end(op, OperationOutcome::Ok, Some(registration.revision.0), None);
             }
             // It is still wanted, and comes when the store does.
-            Err(error @ (RegisterError::NotYet { .. } | RegisterError::Superseded)) => {
+            Err(error @ (RegisterError::Timeout { .. } | RegisterError::Superseded)) => {
                 context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string()));
             }
             Err(error) => {

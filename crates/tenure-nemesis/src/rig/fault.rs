@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 
 use super::capabilities::Capabilities;
 use super::network::LinkImpairment;
@@ -184,29 +184,36 @@ const BEYOND_TTL_MS: (u64, u64) = (4_500, 7_000);
 const WITHIN_TTL_MS: (u64, u64) = (900, 2_000);
 
 /// How this rule is provoked when it is broken on purpose; else why only the simulation finds it.
-pub(super) fn provocation(rule: Rule) -> Result<Provocation, &'static str> {
+pub(super) fn provocation(rule: SabotageRule) -> Result<Provocation, &'static str> {
     use Fault::*;
     let (faults, each_ms): (&[Fault], _) = match rule {
-        Rule::ValidityFromSending => (&[LateAnswer], BEYOND_TTL_MS),
-        Rule::OwnPlace => (&[Delete], BEYOND_TTL_MS),
-        Rule::Fence => (&[StopClient], BEYOND_TTL_MS),
-        Rule::CommandsAreAnswered => (&[Reset], WITHIN_TTL_MS),
-        Rule::Margin => {
+        SabotageRule::ValidityFromSending => (&[LateAnswer], BEYOND_TTL_MS),
+        SabotageRule::OwnPlace => (&[Delete], BEYOND_TTL_MS),
+        SabotageRule::Fence => (&[StopClient], BEYOND_TTL_MS),
+        SabotageRule::CommandsAreAnswered => (&[Reset], WITHIN_TTL_MS),
+        SabotageRule::Margin => {
             return Err(
                 "etcd ends no lease early and all processes here have one clock, so a missing margin has no effect",
             );
         }
-        Rule::UnknownMayBeThere => {
+        SabotageRule::UnknownMayBeThere => {
             return Err(
                 "only a request that is cancelled at the moment its reply is lost leaves a queue key behind",
             );
         }
-        Rule::SettledEnter => {
+        SabotageRule::SettledEnter => {
             return Err("a member has to be paused with the enter of an acquire that is cancelled meanwhile");
         }
-        Rule::SlashAtTheEnd => return Err("tasks with a common name prefix seldom exist at once here"),
-        Rule::LegalSteps => return Err("a task that ends without having run looks here like one that ran"),
-        Rule::StopBeforeRelease | Rule::GuardedRelease | Rule::GuardedState | Rule::WholePicture => {
+        SabotageRule::SlashAtTheEnd => {
+            return Err("tasks with a common name prefix seldom exist at once here");
+        }
+        SabotageRule::LegalSteps => {
+            return Err("a task that ends without having run looks here like one that ran");
+        }
+        SabotageRule::StopBeforeRelease
+        | SabotageRule::GuardedRelease
+        | SabotageRule::GuardedState
+        | SabotageRule::WholePicture => {
             return Err("half a minute of real time under all faults did not show it");
         }
     };

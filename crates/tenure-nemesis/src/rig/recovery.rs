@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tenure::client::{Client, TaskFilter};
 use tenure::store::{KeyValue, Selection};
 use tenure_core::id::{Namespace, TaskId};
-use tenure_core::layout::{Key, Layout, Life as Stay};
+use tenure_core::layout::{Key, KeyLifetime as Stay, Layout};
 use tenure_core::task::{TaskMessage, TaskState};
 
 use super::Rig;

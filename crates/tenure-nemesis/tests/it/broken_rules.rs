@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 use tenure_nemesis::options::{EngineKind, LockUnderTest, Options};
 
 use super::{options, play};
@@ -14,7 +14,7 @@ fn skipped_own_key_check_is_found_on_etcd() {
     for seed in 1..=4 {
         let folder = tempfile::tempdir().unwrap();
         let report = run_rig(&Options {
-            against: LockUnderTest::Broken(Rule::OwnPlace),
+            against: LockUnderTest::Broken(SabotageRule::OwnPlace),
             faults_for: Duration::from_secs(20),
             seed,
             ..options(EngineKind::Etcd, folder.path())

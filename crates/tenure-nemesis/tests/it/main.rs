@@ -8,7 +8,7 @@ mod own_network;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 use tenure_nemesis::options::{EngineKind, LockUnderTest, NetworkKind, Options};
 use tenure_nemesis::rig::{Fault, NemesisReport, run};
 
@@ -79,7 +79,7 @@ fn plain_lock_is_found_broken_on_file() {
 fn simulation_only_rule_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let refused = run(&Options {
-        against: LockUnderTest::Broken(Rule::Margin),
+        against: LockUnderTest::Broken(SabotageRule::Margin),
         ..options(EngineKind::Etcd, folder.path())
     });
     assert!(refused.unwrap_err().contains("Margin is found by the simulation alone"));
@@ -91,7 +91,7 @@ fn simulation_only_rule_is_refused() {
 fn build_without_cfg_refuses_broken_rule() {
     let folder = tempfile::tempdir().unwrap();
     let refused = run(&Options {
-        against: LockUnderTest::Broken(Rule::OwnPlace),
+        against: LockUnderTest::Broken(SabotageRule::OwnPlace),
         ..options(EngineKind::File, folder.path())
     });
     assert!(refused.unwrap_err().contains("only in a build with `--cfg tenure_sabotage`"));

@@ -1,6 +1,5 @@
 //! Elections: candidates that campaign, lead, resign and transfer, and observers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -18,8 +17,8 @@ pub const NAME: &str = "boss";
 
 /// The process is a candidate for the whole run, and observes the leader.
 pub fn begin(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) {
-    let elections = Elections::new(&process.session, &namespace()).introduce(&process.name);
-    let election = elections.election(NAME).expect("a good name");
+    let elections = Elections::new(&process.session, &namespace()).identity(process.name.as_str());
+    let election = elections.election(NAME);
     {
         let (own_context, process, election) = (context.clone(), process.clone(), election.clone());
         context.act(async move { observe(own_context, process, election).await });
@@ -40,12 +39,12 @@ async fn observe(context: WorkloadContext, process: SimProcess, election: Electi
 async fn run_for_office(context: WorkloadContext, process: SimProcess, election: Election, mut rng: SimRng) {
     loop {
         process.rest(rng.ms(1, 1_500)).await;
-        let mut campaign = election.campaign(process.name.clone());
+        let mut campaign = election.campaign().value(process.name.clone());
         if rng.percent(20) {
             campaign = campaign.priority(i32::try_from(rng.below(3)).unwrap_or(0));
         }
         if let Some(wait) = patience(&mut rng) {
-            campaign = campaign.wait_up_to(wait);
+            campaign = campaign.timeout(wait);
         }
         if rng.percent(40) {
             lead(&context, &process, campaign, &mut rng).await;
@@ -57,7 +56,7 @@ async fn run_for_office(context: WorkloadContext, process: SimProcess, election:
         };
         process.awake().await;
         if let Ok(Ok(term)) = elected {
-            reign(&context, &process, term, &mut rng).await;
+            reign(&context, &process, &election, term, &mut rng).await;
         }
     }
 }
@@ -87,8 +86,13 @@ async fn lead(
     let _ = tokio::time::timeout(Duration::from_secs(25), leading).await;
 }
 
-async fn reign(context: &WorkloadContext, process: &SimProcess, term: Term, rng: &mut SimRng) {
-    let term = Arc::new(term);
+async fn reign(
+    context: &WorkloadContext,
+    process: &SimProcess,
+    election: &Election,
+    term: Term,
+    rng: &mut SimRng,
+) {
     let believing = track_hold(context, process, &term);
     let subject = election_line(NAME);
     for _ in 0..rng.below(4) {
@@ -102,24 +106,23 @@ async fn reign(context: &WorkloadContext, process: &SimProcess, term: Term, rng:
             break;
         }
         if rng.percent(20) {
-            let _ = term.proclaim(format!("{} still", process.name)).await;
+            let _ = term.announce(format!("{} still", process.name)).await;
         }
     }
     process.awake().await;
     drop(believing);
-    let Some(term) = Arc::into_inner(term) else { return };
     let heir = match rng.percent(30) {
-        true => term.election().candidates().await.ok().and_then(|candidates| candidates.into_iter().last()),
+        true => election.snapshot().await.ok().and_then(|snapshot| snapshot.candidates.into_iter().last()),
         false => None,
     };
     let _ = match heir.filter(|heir| heir.token != term.token()) {
-        Some(heir) => term.transfer_to(&heir).await.is_ok(),
+        Some(heir) => term.transfer(&heir).await.is_ok(),
         None => term.resign().await.is_ok(),
     };
 }
 
-fn track_hold(context: &WorkloadContext, process: &SimProcess, term: &Arc<Term>) -> TrackedHoldGuard {
-    let was_valid = term.clone();
+fn track_hold(context: &WorkloadContext, process: &SimProcess, term: &Term) -> TrackedHoldGuard {
+    let was_valid = term.validity();
     context.track_hold(process, &election_line(NAME), term.token(), LockMode::Exclusive, move || {
         was_valid.is_valid()
     })

@@ -45,12 +45,12 @@ async fn want(context: WorkloadContext, process: SimProcess, locks: Locks, mut r
         let mode = mode(name, &mut rng);
         let acquire = match mode {
             LockMode::Exclusive => locks.lock(name),
-            LockMode::Shared => locks.shared(name),
-            LockMode::Permit { of } => locks.permit(name, of),
+            LockMode::Shared => locks.rw_lock(name).read(),
+            LockMode::Permit { of } => locks.semaphore(name, of.get()).acquire(),
         };
         let acquire = match patience(&mut rng) {
-            None => acquire.try_once(),
-            Some(wait) => acquire.wait_up_to(wait),
+            None => acquire.try_now(),
+            Some(wait) => acquire.timeout(wait),
         };
         let acquired = if rng.percent(15) {
             // Dropped in the middle of whatever it is doing.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::client::{Client, TaskFilter};
-use tenure_core::command::{AfterDrain, Balance, NodeCommand};
+use tenure_core::command::{AfterDrain, BalanceMode, NodeCommand};
 use tenure_core::id::NodeId;
 use tenure_core::layout::Key;
 
@@ -35,11 +35,11 @@ async fn order(context: WorkloadContext, mut rng: SimRng, within: Duration) {
         let command = match rng.below(10) {
             0..2 => NodeCommand::Freeze,
             2..4 => NodeCommand::Unfreeze,
-            4 => NodeCommand::Balance(Balance::Act),
+            4 => NodeCommand::Balance(BalanceMode::Act),
             5 => NodeCommand::Drain(AfterDrain::TakeTasks),
             6..8 if !tasks.is_empty() => NodeCommand::StopTask(rng.pick(&tasks).id.clone()),
             8.. if !tasks.is_empty() => NodeCommand::ReleaseTask(rng.pick(&tasks).id.clone()),
-            _ => NodeCommand::Balance(Balance::DryRun),
+            _ => NodeCommand::Balance(BalanceMode::DryRun),
         };
         send(&context, &client, &node, command).await;
     }

@@ -38,9 +38,9 @@ async fn keep(context: WorkloadContext, process: SimProcess, mut rng: SimRng) {
         count += 1;
         let value = format!("{count}");
         tell(&key, Some(value.clone()));
-        let register = process.session.register(key.clone(), value).within(rng.ms(100, 8_000));
+        let register = process.session.register_raw(key.clone(), value).timeout(rng.ms(100, 8_000));
         match tokio::time::timeout(Duration::from_secs(10), register.into_future()).await {
-            Ok(Ok(_) | Err(RegisterError::NotYet { .. } | RegisterError::Superseded)) | Err(_) => {}
+            Ok(Ok(_) | Err(RegisterError::Timeout { .. } | RegisterError::Superseded)) | Err(_) => {}
             // Not wanted any more, by the store's will.
             Ok(Err(error)) => {
                 context.processes.history.remark(format!("{key} cannot be registered: {error}"));

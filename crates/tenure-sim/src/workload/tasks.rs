@@ -11,7 +11,7 @@ use tenure_core::id::{NodeId, TaskId};
 use tenure_core::queue::LockMode;
 use tenure_core::record::Timestamp;
 use tenure_core::task::StateRecord;
-use tenure_core::task::retry::Decision;
+use tenure_core::task::retry::RetryDecision;
 
 use super::{REGISTERS, WorkloadContext};
 use crate::audit::task_line;
@@ -46,7 +46,9 @@ async fn be_a_node(context: WorkloadContext, process: SimProcess, mut rng: SimRn
             .grace(Duration::from_millis(800))
             .cooldown(Duration::from_secs(3))
             .rebalance_every(Duration::from_secs(7))
-            .errors(|_: &StateRecord, now: Timestamp| Decision::Sleep { until: Timestamp(now.0 + SLEEP_MS) });
+            .errors(|_: &StateRecord, now: Timestamp| RetryDecision::Sleep {
+                until: Timestamp(now.0 + SLEEP_MS),
+            });
         match builder.start().try_now().await {
             Ok(node) => {
                 let end = node.finished().await;

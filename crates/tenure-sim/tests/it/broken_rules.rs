@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use tenure_core::sabotage::Rule;
+use tenure_core::sabotage::SabotageRule;
 use tenure_sim::invariant::Violation;
 use tenure_sim::run::run_seeds;
 
@@ -11,7 +11,7 @@ const WITHIN: u64 = 500;
 
 /// Breaks a rule and collects the invariants that report it. At least one of `by` must be among
 /// them.
-fn check(rule: Rule, by: &[&str]) {
+fn check(rule: SabotageRule, by: &[&str]) {
     let found: Mutex<Option<(u64, Vec<Violation>)>> = Mutex::new(None);
     run_seeds(0..WITHIN, Some(rule), |run| {
         let violations = run.violations();
@@ -27,68 +27,71 @@ fn check(rule: Rule, by: &[&str]) {
 
 #[test]
 fn validity_counted_from_reply_is_noticed() {
-    check(Rule::ValidityFromSending, &["validity ends before lease", "one holder", "one owner"]);
+    check(SabotageRule::ValidityFromSending, &["validity ends before lease", "one holder", "one owner"]);
 }
 
 #[test]
 fn hold_without_margin_is_noticed() {
-    check(Rule::Margin, &["validity ends before lease", "one holder", "one owner"]);
+    check(SabotageRule::Margin, &["validity ends before lease", "one holder", "one owner"]);
 }
 
 #[test]
 fn skipped_own_key_check_is_noticed() {
-    check(Rule::OwnPlace, &["one holder", "queue is fifo", "tokens grow"]);
+    check(SabotageRule::OwnPlace, &["one holder", "queue is fifo", "tokens grow"]);
 }
 
 #[test]
 fn lost_reply_taken_as_refusal_is_noticed() {
-    check(Rule::UnknownMayBeThere, &["oldest key holds", "queue progresses", "no leaked keys"]);
+    check(SabotageRule::UnknownMayBeThere, &["oldest key holds", "queue progresses", "no leaked keys"]);
 }
 
 #[test]
 fn write_without_fence_is_noticed() {
-    check(Rule::Fence, &["guarded writes"]);
+    check(SabotageRule::Fence, &["guarded writes"]);
 }
 
 #[test]
 fn release_before_stop_is_noticed() {
-    check(Rule::StopBeforeRelease, &["validity ends before lease", "one owner"]);
+    check(SabotageRule::StopBeforeRelease, &["validity ends before lease", "one owner"]);
 }
 
 #[test]
 fn deleted_foreign_claim_is_noticed() {
-    check(Rule::GuardedRelease, &["validity ends before lease", "one owner"]);
+    check(SabotageRule::GuardedRelease, &["validity ends before lease", "one owner"]);
 }
 
 #[test]
 fn state_of_former_owner_is_noticed() {
-    check(Rule::GuardedState, &["legal steps", "validity ends before lease", "one owner", "no task lost"]);
+    check(
+        SabotageRule::GuardedState,
+        &["legal steps", "validity ends before lease", "one owner", "no task lost"],
+    );
 }
 
 #[test]
 fn prefix_without_slash_is_noticed() {
-    check(Rule::SlashAtTheEnd, &["no task lost", "validity ends before lease"]);
+    check(SabotageRule::SlashAtTheEnd, &["no task lost", "validity ends before lease"]);
 }
 
 #[test]
 fn snapshot_with_gap_is_noticed() {
-    check(Rule::WholePicture, &["views converge", "every task runs", "observers go forward"]);
+    check(SabotageRule::WholePicture, &["views converge", "every task runs", "observers go forward"]);
 }
 
 #[test]
 fn command_without_reply_is_noticed() {
-    check(Rule::CommandsAreAnswered, &["commands are answered"]);
+    check(SabotageRule::CommandsAreAnswered, &["commands are answered"]);
 }
 
 #[test]
 fn illegal_task_step_is_noticed() {
-    check(Rule::LegalSteps, &["legal steps"]);
+    check(SabotageRule::LegalSteps, &["legal steps"]);
 }
 
 #[test]
 fn every_rule_has_a_test_here() {
     let source = include_str!("broken_rules.rs");
-    for rule in Rule::ALL {
-        assert!(source.contains(&format!("check(Rule::{rule:?},")), "{rule:?} is broken by no test");
+    for rule in SabotageRule::ALL {
+        assert!(source.contains(&format!("check(SabotageRule::{rule:?},")), "{rule:?} is broken by no test");
     }
 }

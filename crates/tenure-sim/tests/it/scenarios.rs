@@ -9,7 +9,7 @@ fn check(seed: u64) {
 }
 
 /// All places of a subject were lost with their lease while one was being entered; the next subject of that name took the late answer for its
-/// own, and two held. `a_late_answer_to_a_former_line_is_no_answer_to_the_next` shows it in ten lines.
+/// own, and two held. `late_reply_of_former_queue_is_ignored` shows it in ten lines.
 #[test]
 fn late_reply_grants_no_deleted_hold() {
     for seed in [947, 1_749] {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use tenure_core::client::{CommandReply, ReadCommandReply, Replaced};
+use tenure_core::client::{CommandReply, ReadCommandReply, ReplacedCommand};
 use tenure_core::id::{CommandId, NodeId};
 use tenure_core::record::{CommandOutcome, ResultRecord};
 use tenure_core::task::TaskState;
@@ -25,7 +25,7 @@ pub struct Sent {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) read: ReadCommandReply,
     /// The command that no worker had handled yet, in whose place this one is now.
-    pub replaced: Option<Replaced>,
+    pub replaced: Option<ReplacedCommand>,
     pub(super) sent_at: Instant,
 }
 

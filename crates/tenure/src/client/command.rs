@@ -7,7 +7,7 @@ use tenure_core::layout::Key;
 use tenure_core::task::TaskMessage;
 use tokio::time::Instant;
 
-use super::{Client, CommandError, NodeCommandError, Replaced, Sent};
+use super::{Client, CommandError, NodeCommandError, ReplacedCommand, Sent};
 use crate::audit::AuditAction;
 use crate::store::StoreError;
 
@@ -47,7 +47,7 @@ impl Client {
         Ok(self.sent(&Key::NodeCommand(node.clone(), id.clone()), id, None, sent_at))
     }
 
-    fn sent(&self, key: &Key, id: CommandId, replaced: Option<Replaced>, sent_at: Instant) -> Sent {
+    fn sent(&self, key: &Key, id: CommandId, replaced: Option<ReplacedCommand>, sent_at: Instant) -> Sent {
         let read = ReadCommandReply::new(&self.layout, id, self.layout.encode(key));
         Sent { store: self.store.clone(), clock: self.clock.clone(), read, replaced, sent_at }
     }

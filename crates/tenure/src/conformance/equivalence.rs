@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use tokio::task::JoinSet;
 
-use super::Scene;
-use super::scene::LONG;
-use super::verdict::{Failure, Verdict, ensure, equal};
+use super::TestContext;
+use super::check::{CheckFailure, CheckResult, ensure, equal};
+use super::context::LONG;
 use super::watching::Watching;
 use crate::store::{
     Change, Condition, KeyValue, LeaseId, Op, OpReply, PreviousValues, Revision, Selection, Store,
@@ -38,21 +38,25 @@ impl Default for EquivalenceSize {
 /// # Cancellation
 ///
 /// Dropping the future stops all writers and watchers, and leaves keys and leases of a minute behind.
-pub async fn log_equivalence(stores: &[Store], size: EquivalenceSize) -> Verdict {
-    let first = stores.first().ok_or_else(|| Failure::new("there is no store to check"))?;
-    let scene = Scene::new(first.clone(), "X01");
-    let verdict = log_equivalence_in(&scene, stores, size).await;
-    scene.tidy().await;
+pub async fn log_equivalence(stores: &[Store], size: EquivalenceSize) -> CheckResult {
+    let first = stores.first().ok_or_else(|| CheckFailure::new("there is no store to check"))?;
+    let context = TestContext::new(first.clone(), "X01");
+    let verdict = log_equivalence_in(&context, stores, size).await;
+    context.tidy().await;
     verdict
 }
 
 /// One revision as a watcher saw it.
-type Entry = (Revision, Vec<Change>);
+type LogEntry = (Revision, Vec<Change>);
 
 /// The key whose put tells every watcher that the log ends.
 const LAST: &str = "log/~last";
 
-pub(super) async fn log_equivalence_in(s: &Scene, stores: &[Store], size: EquivalenceSize) -> Verdict {
+pub(super) async fn log_equivalence_in(
+    s: &TestContext,
+    stores: &[Store],
+    size: EquivalenceSize,
+) -> CheckResult {
     let store = |n: usize| stores[n % stores.len()].clone();
     let start = s.revision().await?;
     let select = s.below("log/");
@@ -81,7 +85,7 @@ pub(super) async fn log_equivalence_in(s: &Scene, stores: &[Store], size: Equiva
     watchers.spawn(watcher(store(2), Pace::Reconnecting));
 
     let mut logs = joined(&mut watchers).await?.into_iter();
-    let log = logs.next().ok_or_else(|| Failure::new("there was no watcher"))?;
+    let log = logs.next().ok_or_else(|| CheckFailure::new("there was no watcher"))?;
     for other in logs {
         same(&log, &other)?;
     }
@@ -96,10 +100,10 @@ pub(super) async fn log_equivalence_in(s: &Scene, stores: &[Store], size: Equiva
     Ok(())
 }
 
-async fn joined<T: Send + 'static>(tasks: &mut JoinSet<Verdict<T>>) -> Verdict<Vec<T>> {
+async fn joined<T: Send + 'static>(tasks: &mut JoinSet<CheckResult<T>>) -> CheckResult<Vec<T>> {
     let mut results = Vec::new();
     while let Some(task) = tasks.join_next().await {
-        results.push(task.map_err(|panic| Failure::new(panic.to_string()))??);
+        results.push(task.map_err(|panic| CheckFailure::new(panic.to_string()))??);
     }
     Ok(results)
 }
@@ -120,8 +124,8 @@ async fn follow(
     start: Revision,
     last: Bytes,
     pace: Pace,
-) -> Verdict<Vec<Entry>> {
-    let mut log: Vec<Entry> = Vec::new();
+) -> CheckResult<Vec<LogEntry>> {
+    let mut log: Vec<LogEntry> = Vec::new();
     let mut after = start;
     loop {
         let stream = store.watch(select.clone(), WatchStart::After(after), PreviousValues::Included).await?;
@@ -150,18 +154,18 @@ async fn write(
     seed: u64,
     ops: usize,
     first_lease: LeaseId,
-) -> Verdict<Vec<(Revision, Bytes)>> {
+) -> CheckResult<Vec<(Revision, Bytes)>> {
     let key =
         |name: u64| Bytes::from([&under[..], format!("{}/{}", name % 3, name % 12).as_bytes()].concat());
     let prefix =
         |name: u64| Selection::Prefix([&under[..], format!("{}/", name % 3).as_bytes()].concat().into());
-    let mut dice = Dice(seed);
+    let mut random = OpRandom(seed);
     let mut lease = first_lease;
     let mut written = Vec::new();
     for n in 0..ops {
-        let name = dice.roll();
+        let name = random.next();
         let value = format!("{seed}.{n}");
-        match dice.roll() % 16 {
+        match random.next() % 16 {
             0..=5 => written.push((store.put(key(name), value).await?, key(name))),
             6..=8 => written.push((store.put_leased(key(name), value, lease).await?, key(name))),
             9 | 10 => {
@@ -210,7 +214,7 @@ async fn replace(store: &Store, key: Bytes, value: String) -> Result<Option<Revi
 }
 
 /// Says that two watchers saw the same.
-fn same(one: &[Entry], other: &[Entry]) -> Verdict {
+fn same(one: &[LogEntry], other: &[LogEntry]) -> CheckResult {
     for (one, other) in one.iter().zip(other) {
         equal("one revision as two watchers saw it", other, one)?;
     }
@@ -218,7 +222,7 @@ fn same(one: &[Entry], other: &[Entry]) -> Verdict {
 }
 
 /// Says that each change follows from those before it, that no revision is missing, and that all of them add up to what is there.
-fn adds_up(log: &[Entry], start: Revision, there: &[KeyValue]) -> Verdict {
+fn adds_up(log: &[LogEntry], start: Revision, there: &[KeyValue]) -> CheckResult {
     let mut state: BTreeMap<Bytes, KeyValue> = BTreeMap::new();
     let mut expected = start;
     for (revision, changes) in log {
@@ -252,10 +256,10 @@ fn adds_up(log: &[Entry], start: Revision, there: &[KeyValue]) -> Verdict {
 }
 
 /// Numbers that look random and are the same in every run: a failure can be seen again.
-struct Dice(u64);
+struct OpRandom(u64);
 
-impl Dice {
-    fn roll(&mut self) -> u64 {
+impl OpRandom {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0 >> 33
     }

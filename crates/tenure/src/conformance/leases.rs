@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::scene::LONG;
-use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
-use super::{Case, Scene};
-use crate::store::{Change, Invalid, LeaseId, Renewal, StoreError, WatchStart};
+use super::check::{CheckFailure, CheckResult, ensure, equal, plus, refused};
+use super::context::LONG;
+use super::{Case, TestContext};
+use crate::store::{Change, InvalidRequest, LeaseId, Renewal, StoreError, WatchStart};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -71,19 +71,19 @@ const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// The TTL of leases that are waited for: what the store gives at least, but long enough that a busy machine's delay of
 /// half a second is not taken for a renewal.
-fn short(s: &Scene) -> Duration {
+fn short(s: &TestContext) -> Duration {
     s.store.info().limits.ttl_min.max(Duration::from_secs(2))
 }
 
-fn deleted(s: &Scene, changes: &[Change]) -> Verdict<Vec<String>> {
+fn deleted(s: &TestContext, changes: &[Change]) -> CheckResult<Vec<String>> {
     let names = changes.iter().map(|change| match change {
         Change::Delete { key, .. } => Ok(s.name(key)),
-        Change::Put { .. } => Err(Failure::new(format!("expected deletes, found {change:?}"))),
+        Change::Put { .. } => Err(CheckFailure::new(format!("expected deletes, found {change:?}"))),
     });
     names.collect()
 }
 
-async fn a_grant_is_at_least_what_was_asked(s: &Scene) -> Verdict {
+async fn a_grant_is_at_least_what_was_asked(s: &TestContext) -> CheckResult {
     use StoreError::Invalid as Bad;
     let info = s.store.info().clone();
     let start = s.revision().await?;
@@ -95,14 +95,14 @@ async fn a_grant_is_at_least_what_was_asked(s: &Scene) -> Verdict {
         })?;
     }
     let zero = s.store.grant(Duration::ZERO, None).await;
-    refused!("a TTL of nothing", zero, Bad(Invalid::TtlZero))?;
+    refused!("a TTL of nothing", zero, Bad(InvalidRequest::TtlZero))?;
     let century = info.limits.ttl_max.saturating_add(Duration::from_secs(1));
     let too_long = s.store.grant(century, None).await;
-    refused!("a TTL beyond the limit", too_long, Bad(Invalid::TtlTooLarge { .. }))?;
+    refused!("a TTL beyond the limit", too_long, Bad(InvalidRequest::TtlTooLarge { .. }))?;
     equal("the revision", s.revision().await?, start)
 }
 
-async fn an_id_is_granted_once(s: &Scene) -> Verdict {
+async fn an_id_is_granted_once(s: &TestContext) -> CheckResult {
     let id = s.lease(LONG).await?.id;
     refused!("the same id again", s.store.grant(LONG, Some(id)).await, StoreError::LeaseExists)?;
     ensure(s.store.lease(id).await?.is_some(), || "the first lease is gone".into())?;
@@ -111,7 +111,7 @@ async fn an_id_is_granted_once(s: &Scene) -> Verdict {
     equal("the id of the caller's choice", chosen.id, id)
 }
 
-async fn an_unknown_lease_takes_no_keys(s: &Scene) -> Verdict {
+async fn an_unknown_lease_takes_no_keys(s: &TestContext) -> CheckResult {
     let dead = s.dead_lease().await?;
     let start = s.revision().await?;
     refused!("the put", s.put_leased("a", "v", dead).await, StoreError::LeaseNotFound)?;
@@ -119,7 +119,7 @@ async fn an_unknown_lease_takes_no_keys(s: &Scene) -> Verdict {
     equal("the key", s.pair("a").await?, None)
 }
 
-async fn a_lease_goes_in_one_revision(s: &Scene) -> Verdict {
+async fn a_lease_goes_in_one_revision(s: &TestContext) -> CheckResult {
     let lease = s.lease(LONG).await?.id;
     for name in ["c", "a", "b"] {
         s.put_leased(name, "v", lease).await?;
@@ -133,21 +133,21 @@ async fn a_lease_goes_in_one_revision(s: &Scene) -> Verdict {
     equal("the keys left", s.names().await?, vec!["stays".into()])
 }
 
-async fn an_empty_lease_goes_silently(s: &Scene) -> Verdict {
+async fn an_empty_lease_goes_silently(s: &TestContext) -> CheckResult {
     let lease = s.lease(LONG).await?.id;
     let start = s.revision().await?;
     equal("the revision returned", s.store.revoke(lease).await?, start)?;
     equal("the revision", s.revision().await?, start)
 }
 
-async fn unknown_leases(s: &Scene) -> Verdict {
+async fn unknown_leases(s: &TestContext) -> CheckResult {
     let dead = s.dead_lease().await?;
     refused!("revoke", s.store.revoke(dead).await, StoreError::LeaseNotFound)?;
     equal("renew", s.store.renew(dead).await?, Renewal::Gone)?;
     equal("view", s.store.lease(dead).await?, None)
 }
 
-async fn a_key_has_one_lease(s: &Scene) -> Verdict {
+async fn a_key_has_one_lease(s: &TestContext) -> CheckResult {
     let (first, second) = (s.lease(LONG).await?.id, s.lease(LONG).await?.id);
     s.put_leased("a", "1", first).await?;
     s.put_leased("a", "2", second).await?;
@@ -158,7 +158,7 @@ async fn a_key_has_one_lease(s: &Scene) -> Verdict {
     equal("the key after its lease", s.pair("a").await?, None)
 }
 
-async fn a_put_can_detach(s: &Scene) -> Verdict {
+async fn a_put_can_detach(s: &TestContext) -> CheckResult {
     let lease = s.lease(LONG).await?.id;
     s.put_leased("a", "1", lease).await?;
     s.put("a", "2").await?;
@@ -167,7 +167,7 @@ async fn a_put_can_detach(s: &Scene) -> Verdict {
     ensure(s.pair("a").await?.is_some(), || "the key died with the lease it had left".into())
 }
 
-async fn a_delete_detaches(s: &Scene) -> Verdict {
+async fn a_delete_detaches(s: &TestContext) -> CheckResult {
     let lease = s.lease(LONG).await?.id;
     s.put_leased("a", "1", lease).await?;
     s.delete("a").await?;
@@ -177,17 +177,17 @@ async fn a_delete_detaches(s: &Scene) -> Verdict {
     ensure(s.pair("a").await?.is_some(), || "the key died with the lease of its last life".into())
 }
 
-async fn a_renewal_gives_the_granted_ttl(s: &Scene) -> Verdict {
+async fn a_renewal_gives_the_granted_ttl(s: &TestContext) -> CheckResult {
     let grant = s.lease(LONG).await?;
     let start = s.revision().await?;
     match s.store.renew(grant.id).await? {
         Renewal::Renewed { ttl, .. } => equal("the TTL", ttl, grant.ttl)?,
-        Renewal::Gone => return Err(Failure::new("a fresh lease is gone")),
+        Renewal::Gone => return Err(CheckFailure::new("a fresh lease is gone")),
     }
     equal("the revision", s.revision().await?, start)
 }
 
-async fn leases_end_each_in_its_own_revision(s: &Scene) -> Verdict {
+async fn leases_end_each_in_its_own_revision(s: &TestContext) -> CheckResult {
     let began = Instant::now();
     let one = s.lease(short(s)).await?;
     let two = s.lease(short(s)).await?;
@@ -213,7 +213,7 @@ async fn leases_end_each_in_its_own_revision(s: &Scene) -> Verdict {
     ensure(late <= LATE_MAX, || format!("the leases ended {late:?} late"))
 }
 
-async fn only_a_renewal_renews(s: &Scene) -> Verdict {
+async fn only_a_renewal_renews(s: &TestContext) -> CheckResult {
     let began = Instant::now();
     let written = s.lease(short(s)).await?;
     let renewed = s.lease(short(s)).await?;
@@ -242,7 +242,7 @@ async fn only_a_renewal_renews(s: &Scene) -> Verdict {
     ensure(late <= LATE_MAX, || format!("the renewed lease ended {late:?} late"))
 }
 
-async fn an_ended_lease_is_gone(s: &Scene) -> Verdict {
+async fn an_ended_lease_is_gone(s: &TestContext) -> CheckResult {
     let began = Instant::now();
     let grant = s.lease(short(s)).await?;
     s.put_leased("a", "v", grant.id).await?;
@@ -258,7 +258,7 @@ async fn an_ended_lease_is_gone(s: &Scene) -> Verdict {
     equal("the key", s.pair("a").await?, None)
 }
 
-async fn a_lease_is_listed_while_it_lives(s: &Scene) -> Verdict {
+async fn a_lease_is_listed_while_it_lives(s: &TestContext) -> CheckResult {
     let grant = s.lease(LONG).await?;
     let listed = async |id: LeaseId| Ok::<_, StoreError>(s.store.leases().await?.contains(&id));
     equal("listed", listed(grant.id).await?, true)?;
@@ -266,7 +266,7 @@ async fn a_lease_is_listed_while_it_lives(s: &Scene) -> Verdict {
         s.put_leased(name, "v", grant.id).await?;
     }
     s.delete("b").await?;
-    let view = s.store.lease(grant.id).await?.ok_or_else(|| Failure::new("the lease cannot be seen"))?;
+    let view = s.store.lease(grant.id).await?.ok_or_else(|| CheckFailure::new("the lease cannot be seen"))?;
     equal("its TTL", view.granted, grant.ttl)?;
     ensure(view.remaining <= grant.ttl && view.remaining + Duration::from_secs(20) > grant.ttl, || {
         format!("{:?} remain of {:?}", view.remaining, grant.ttl)

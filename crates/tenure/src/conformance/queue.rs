@@ -3,9 +3,9 @@
 //! A contender creates a key of its own under the queue's name; who was created first holds. These cases say that the order, the
 //! waiting for a predecessor and the guards of a holder work on every engine, whatever drives them.
 
-use super::scene::LONG;
-use super::verdict::{Failure, Verdict, ensure, equal};
-use super::{Case, Scene};
+use super::check::{CheckFailure, CheckResult, ensure, equal};
+use super::context::LONG;
+use super::{Case, TestContext};
 use crate::store::{
     Condition, Get, KeyValue, LeaseId, Op, OpReply, Revision, Selection, SortOrder, StoreError, Txn,
     WatchStart,
@@ -32,7 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Enters the queue, or finds the entry that the same lease made before; says since when.
-async fn enter(s: &Scene, lease: LeaseId) -> Verdict<Revision> {
+async fn enter(s: &TestContext, lease: LeaseId) -> CheckResult<Revision> {
     let key = s.key(&format!("queue/{lease}"));
     let txn = Txn::new()
         .when(Condition::absent(key.clone()))
@@ -43,13 +43,13 @@ async fn enter(s: &Scene, lease: LeaseId) -> Verdict<Revision> {
         return Ok(reply.revision);
     }
     let Some(OpReply::Get(page)) = reply.results.first() else {
-        return Err(Failure::new("the get of the other branch was not answered"));
+        return Err(CheckFailure::new("the get of the other branch was not answered"));
     };
-    page.pairs.first().map(|pair| pair.created).ok_or_else(|| Failure::new("neither absent nor there"))
+    page.pairs.first().map(|pair| pair.created).ok_or_else(|| CheckFailure::new("neither absent nor there"))
 }
 
 /// Who stands right before the one that entered at this revision.
-async fn predecessor(s: &Scene, entered: Revision) -> Result<Option<KeyValue>, StoreError> {
+async fn predecessor(s: &TestContext, entered: Revision) -> Result<Option<KeyValue>, StoreError> {
     let before = Get::new(s.below("queue/"))
         .created_max(entered.previous())
         .order(SortOrder::CreatedDescending)
@@ -58,12 +58,12 @@ async fn predecessor(s: &Scene, entered: Revision) -> Result<Option<KeyValue>, S
 }
 
 /// Who holds: the oldest entry.
-async fn holder(s: &Scene) -> Result<Option<LeaseId>, StoreError> {
+async fn holder(s: &TestContext) -> Result<Option<LeaseId>, StoreError> {
     let oldest = Get::new(s.below("queue/")).order(SortOrder::Created).limit(1);
     Ok(s.store.get(oldest).await?.pairs.pop().and_then(|pair| pair.lease))
 }
 
-async fn first_come_first_served(s: &Scene) -> Verdict {
+async fn first_come_first_served(s: &TestContext) -> CheckResult {
     let mut leases = Vec::new();
     for _ in 0..4 {
         leases.push(s.lease(LONG).await?.id);
@@ -81,7 +81,7 @@ async fn first_come_first_served(s: &Scene) -> Verdict {
     equal("the holder", holder(s).await?, Some(leases[0]))?;
 
     let before_last =
-        predecessor(s, entered[3]).await?.ok_or_else(|| Failure::new("nobody before the last"))?;
+        predecessor(s, entered[3]).await?.ok_or_else(|| CheckFailure::new("nobody before the last"))?;
     equal("who the last waits for", before_last.lease, Some(leases[2]))?;
     let mut waiting = s.watch(Selection::Key(before_last.key), WatchStart::After(revision)).await?;
     s.store.revoke(leases[2]).await?;
@@ -96,7 +96,7 @@ async fn first_come_first_served(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_stale_leader_changes_nothing(s: &Scene) -> Verdict {
+async fn a_stale_leader_changes_nothing(s: &TestContext) -> CheckResult {
     let (old, new) = (s.lease(LONG).await?.id, s.lease(LONG).await?.id);
     let token = enter(s, old).await?;
     let key = s.key(&format!("queue/{old}"));
@@ -128,12 +128,13 @@ async fn a_stale_leader_changes_nothing(s: &Scene) -> Verdict {
     equal("the leader", holder(s).await?, Some(new))
 }
 
-async fn a_dead_waiter_cannot_claim(s: &Scene) -> Verdict {
+async fn a_dead_waiter_cannot_claim(s: &TestContext) -> CheckResult {
     let (first, second) = (s.lease(LONG).await?.id, s.lease(LONG).await?.id);
     enter(s, first).await?;
     let entered = enter(s, second).await?;
     let own = s.key(&format!("queue/{second}"));
-    let before = predecessor(s, entered).await?.ok_or_else(|| Failure::new("nobody before the second"))?;
+    let before =
+        predecessor(s, entered).await?.ok_or_else(|| CheckFailure::new("nobody before the second"))?;
     let mut waiting = s.watch(Selection::Key(before.key), WatchStart::Now).await?;
     s.store.revoke(second).await?;
     s.store.revoke(first).await?;

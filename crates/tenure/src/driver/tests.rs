@@ -26,9 +26,9 @@ impl Drive for Recorder {
     type Input = &'static str;
     type Reply = &'static str;
 
-    async fn step(&mut self) -> Next {
+    async fn step(&mut self) -> NextStep {
         self.events.push("step");
-        if self.events.len() > self.steps_max { Next::End } else { Next::Wait(Some(Moment::ORIGIN)) }
+        if self.events.len() > self.steps_max { NextStep::End } else { NextStep::Wait(Some(Moment::ORIGIN)) }
     }
 
     fn inputs(
@@ -37,11 +37,11 @@ impl Drive for Recorder {
         (once(&mut self.rare), once(&mut self.frequent))
     }
 
-    fn handle(&mut self, event: Event<&'static str, &'static str>) {
+    fn handle(&mut self, event: DriverEvent<&'static str, &'static str>) {
         self.events.push(match event {
-            Event::Input(input) => input,
-            Event::Reply(reply) => reply,
-            Event::Wake => "wake",
+            DriverEvent::Input(input) => input,
+            DriverEvent::Reply(reply) => reply,
+            DriverEvent::Wake => "wake",
         });
     }
 }

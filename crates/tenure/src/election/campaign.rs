@@ -1,12 +1,9 @@
-//! Wanting to lead: how long to wait, with which priority, and how it can end.
+//! Campaigns: the value, the priority, how long to wait, and why no term began.
 
 use std::cmp::Reverse;
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backoff::Retry;
 use tenure_core::id::InvalidName;
 use tenure_core::layout::{PriorityClass, QueueKey};
 use tenure_core::queue::{LockMode, Transferred};
@@ -15,20 +12,45 @@ use tenure_core::revision::Token;
 use thiserror::Error;
 use tokio::time::Instant;
 
-use super::{Candidate, Election, Term};
+use super::{Candidate, Election, ElectionQueue, ResumeToken, Term};
 use crate::clock::wall_time;
+use crate::error::{ErrorClass, classified};
 use crate::hold::{LossReason, Lost, Subject};
 use crate::identity::{Identity, described};
 use crate::queue::{AcquireOptions, QueueError, QueueHold, WaitPolicy};
-use crate::retry::Attempts;
 use crate::session::InvalidTtl;
 use crate::store::{KeyValue, StoreError};
+use crate::tenure::request;
 
-/// A campaign that is about to begin.
+/// A candidacy that is about to begin. Awaiting it returns a [`Term`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::{CampaignError, Tenure};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let election = tenure.election("scheduler");
+/// let term = election.campaign().value("10.0.0.7:80").priority(5).timeout(Duration::from_secs(60)).await?;
+/// assert!(matches!(election.campaign().try_now().await, Err(CampaignError::Held { .. })));
+/// term.resign().await?;
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancellation
+///
+/// Dropping the future deletes the candidate's key in the background.
+///
+/// # Errors
+///
+/// [`CampaignError`]; a wrong name is reported when it is awaited.
 #[derive(Clone)]
-#[must_use = "nobody is a candidate before this is awaited"]
+#[must_use = "nothing is a candidate before this is awaited"]
 pub struct Campaign {
-    pub(super) election: Election,
+    pub(super) queue: Result<ElectionQueue, InvalidName>,
     record: CandidateRecord,
     ttl: Option<Duration>,
     wait_policy: WaitPolicy,
@@ -36,7 +58,9 @@ pub struct Campaign {
     pub(super) leads_again: bool,
 }
 
-/// Why we do not lead.
+request!(Campaign => Result<Term, CampaignError>);
+
+/// Why no term began.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum CampaignError {
@@ -52,7 +76,7 @@ pub enum CampaignError {
     /// No lease can have the requested TTL. Nothing was sent.
     #[error(transparent)]
     InvalidTtl(#[from] InvalidTtl),
-    /// Another candidate leads; only after [`Campaign::try_once`].
+    /// Another candidate leads; only after [`Campaign::try_now`].
     #[error("{subject} is led by {}", described(by.as_ref()))]
     Held {
         /// What was requested, such as `election 'scheduler'`.
@@ -61,7 +85,7 @@ pub enum CampaignError {
         /// unreadable.
         by: Option<Identity>,
     },
-    /// The wait of [`Campaign::wait_up_to`] is over.
+    /// The wait of [`Campaign::timeout`] is over.
     #[error("timed out after {after:?} waiting for {subject} (led by {})", described(by.as_ref()))]
     Timeout {
         /// What was requested, such as `election 'scheduler'`.
@@ -89,21 +113,23 @@ pub enum CampaignError {
 }
 
 impl CampaignError {
-    /// Whether the same campaign may succeed later.
-    pub fn is_retryable(&self) -> bool {
+    /// What the caller can do about it.
+    pub fn class(&self) -> ErrorClass {
         match self {
-            CampaignError::Held { .. }
-            | CampaignError::Timeout { .. }
-            | CampaignError::Lost(_)
-            | CampaignError::Unavailable { .. } => true,
-            CampaignError::Store(error) => error.is_retryable(),
             CampaignError::InvalidName(_)
             | CampaignError::ValueTooLarge { .. }
-            | CampaignError::InvalidTtl(_)
-            | CampaignError::Closed => false,
+            | CampaignError::InvalidTtl(_) => ErrorClass::Invalid,
+            CampaignError::Held { .. } => ErrorClass::Conflict,
+            CampaignError::Timeout { .. } => ErrorClass::Timeout,
+            CampaignError::Lost(lost) => lost.into(),
+            CampaignError::Unavailable { .. } => ErrorClass::Unavailable,
+            CampaignError::Store(error) => error.into(),
+            CampaignError::Closed => ErrorClass::Closed,
         }
     }
 }
+
+classified!(CampaignError);
 
 impl From<QueueError> for CampaignError {
     fn from(error: QueueError) -> CampaignError {
@@ -125,13 +151,12 @@ impl From<QueueError> for CampaignError {
 }
 
 impl Campaign {
-    pub(super) fn new(election: Election, value: String) -> Campaign {
+    pub(super) fn new(election: &Election) -> Campaign {
         let candidate = election.elections.candidate.to_string();
         let Identity { host, pid, user, .. } = (*election.elections.identity).clone();
-        let record = CandidateRecord { candidate, value, host, pid, user, ..CandidateRecord::default() };
         Campaign {
-            election,
-            record,
+            queue: election.queue(),
+            record: CandidateRecord { candidate, host, pid, user, ..CandidateRecord::default() },
             ttl: None,
             wait_policy: WaitPolicy::Endless,
             former: None,
@@ -139,53 +164,54 @@ impl Campaign {
         }
     }
 
-    /// The value that all observers read.
-    pub(crate) fn value(mut self, value: String) -> Campaign {
-        self.record.value = value;
+    /// The value that all observers read, such as an address; empty otherwise.
+    pub fn value(mut self, value: impl Into<String>) -> Campaign {
+        self.record.value = value.into();
         self
     }
 
-    /// Leads before candidates of a lower priority, whoever came first; 0 otherwise. Whoever leads already is not deposed.
+    /// Leads before candidates of a lower priority; 0 otherwise. A present leader stays.
     pub fn priority(mut self, priority: i32) -> Campaign {
         self.record.priority = priority;
         self
     }
 
-    /// With a lease of its own length; the session's otherwise.
+    /// With a lease of this TTL; that of the session otherwise.
     pub fn ttl(mut self, ttl: Duration) -> Campaign {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Waits this long for its turn. A wait of zero is [`Campaign::try_once`].
-    pub fn wait_up_to(mut self, wait: Duration) -> Campaign {
-        self.wait_policy = WaitPolicy::up_to(wait);
+    /// Waits at most this long, then fails with [`CampaignError::Timeout`]. Zero is [`Campaign::try_now`].
+    pub fn timeout(mut self, timeout: Duration) -> Campaign {
+        self.wait_policy = WaitPolicy::up_to(timeout);
         self
     }
 
     /// Does not wait: [`CampaignError::Held`] if another candidate leads.
-    pub fn try_once(mut self) -> Campaign {
+    pub fn try_now(mut self) -> Campaign {
         self.wait_policy = WaitPolicy::Try;
         self
     }
 
-    /// Takes over the term that this program had before it was restarted, if its lease has not ended yet.
+    /// Takes over the term that this program had before it was restarted, if its lease has not expired yet.
     ///
-    /// The former place ([`Term::place`], [`Hold::token`](crate::hold::Hold::token)) goes in the same step in which the new one becomes the first, so there is no
-    /// moment without a leader and nobody else comes between. The term is a new one with a larger token: should the former process be alive after
-    /// all, it is told, and its writes are refused. If the former place is gone, this is a campaign like any other.
-    pub fn resume(mut self, place: QueueKey, token: Token) -> Campaign {
-        self.former = Some((place, token));
+    /// One transaction deletes the former key and makes the new one the first, so there is no moment without a leader and no other candidate
+    /// leads in between. The term is a new one with a larger token: should the former process be alive after all, it is notified, and its
+    /// fenced writes are refused. If the former key is deleted, this is a campaign like any other.
+    pub fn resume(mut self, former: &ResumeToken) -> Campaign {
+        self.former = Some((former.key, former.token));
         self
     }
 
-    /// For [`Campaign::lead`]: does not campaign again after a loss, or after it was asked to go.
-    pub fn once(mut self) -> Campaign {
+    /// For [`Campaign::lead`]: does not campaign again after a loss or a request to step down.
+    pub fn one_term(mut self) -> Campaign {
         self.leads_again = false;
         self
     }
 
-    pub(super) async fn run(mut self) -> Result<Term, CampaignError> {
+    pub(super) async fn send(mut self) -> Result<Term, CampaignError> {
+        let election = self.queue.clone()?;
         self.record.queued = wall_time();
         let value = self.record.encode();
         if value.len() > RECORD_BYTES_MAX {
@@ -200,8 +226,8 @@ impl Campaign {
                 Some((deadline, _)) => WaitPolicy::UpTo(deadline.duration_since(Instant::now())),
                 None => self.wait_policy,
             };
-            let queue = self.election.queue.clone();
-            let subject = Subject { kind: "election", name: self.election.name.shared_str() };
+            let queue = election.prefix.clone();
+            let subject = Subject { kind: "election", name: election.name.shared_str() };
             let options = AcquireOptions {
                 subject: subject.clone(),
                 queue,
@@ -216,14 +242,14 @@ impl Campaign {
                 wait: wait_policy,
                 former: self.former,
             };
-            let held = match (self.election.elections.queues.acquire(options).await, deadline) {
+            let held = match (election.elections.queues.acquire(options).await, deadline) {
                 // The whole wait, with the terms that were handed over during it.
                 (Err(QueueError::Timeout { subject, by, .. }), Some((_, after))) => {
                     return Err(QueueError::Timeout { subject, after, by }.into());
                 }
                 (held, _) => held?,
             };
-            let yielding = self.yields(&held);
+            let yielding = self.yields(&election, &held);
             let yields = match deadline {
                 Some((deadline, within)) => tokio::time::timeout_at(deadline, yielding)
                     .await
@@ -231,60 +257,61 @@ impl Campaign {
                 None => yielding.await?,
             };
             match (yields, self.wait_policy) {
-                (Yields::No, _) => {
+                (PriorityCheck::No, _) => {
                     held.record_term();
-                    return Ok(Term::new(self.election, held, self.record));
+                    return Ok(Term::new(election, held, self.record));
                 }
-                (Yields::To(by), WaitPolicy::Try) => return Err(QueueError::Held { subject, by }.into()),
-                (Yields::To(_), WaitPolicy::Endless | WaitPolicy::UpTo(_)) => self.former = None,
+                (PriorityCheck::To(by), WaitPolicy::Try) => {
+                    return Err(QueueError::Held { subject, by }.into());
+                }
+                (PriorityCheck::To(_), WaitPolicy::Endless | WaitPolicy::UpTo(_)) => self.former = None,
             }
         }
     }
 
-    /// Before a turn is told: hands it to the highest priority that waits, the oldest of equals, if that is above our own.
-    async fn yields(&self, held: &QueueHold) -> Result<Yields, CampaignError> {
-        // It was our turn before.
+    /// Before a term begins: transfers to the waiting candidate of the highest priority, the oldest of equals, if that is above the own one.
+    async fn yields(
+        &self,
+        election: &ElectionQueue,
+        held: &QueueHold,
+    ) -> Result<PriorityCheck, CampaignError> {
+        // A resumed term led before: a higher priority does not depose it.
         if self.former.is_some() {
-            return Ok(Yields::No);
+            return Ok(PriorityCheck::No);
         }
-        // Who came when it was already our turn has no better right; so what was seen then is enough.
-        // Only those above 0 stand where they are seen, so whoever is below it has to look at all.
+        // A candidate that enters after this one became the oldest has no better right, so the keys that were read then are enough. They are
+        // only those above 0: a candidate below 0 has to read all.
         let mut seen = held.priority_waiters().filter(|_| self.record.priority >= 0);
         loop {
             let heir = match seen.take() {
-                Some(queue) => self.highest_behind(queue, held.token()),
-                None => match held.run(self.look()).await {
-                    Ok(queue) => self.highest_behind(&queue.map_err(CampaignError::Store)?, held.token()),
-                    Err(lost) => return end_of_turn(lost).map_or(Ok(Yields::To(None)), Err),
+                Some(queue) => self.highest_behind(election, queue, held.token()),
+                None => match held.run(election.read_candidates()).await {
+                    Ok(queue) => {
+                        self.highest_behind(election, &queue.map_err(CampaignError::Store)?, held.token())
+                    }
+                    Err(lost) => return end_of_turn(lost).map_or(Ok(PriorityCheck::To(None)), Err),
                 },
             };
-            let Some(heir) = heir else { return Ok(Yields::No) };
+            let Some(heir) = heir else { return Ok(PriorityCheck::No) };
             match held.hand_over((heir.place, heir.token)).await {
-                Ok(Ok(Transferred::Done)) => return Ok(Yields::To(Some(heir.record.identity()))),
-                Ok(Ok(Transferred::HolderGone)) => return Ok(Yields::To(None)),
+                Ok(Ok(Transferred::Done)) => return Ok(PriorityCheck::To(Some(heir.record.identity()))),
+                Ok(Ok(Transferred::HolderGone)) => return Ok(PriorityCheck::To(None)),
                 Ok(Ok(Transferred::HeirGone)) => {}
                 Ok(Err(error)) => return Err(CampaignError::Store(error)),
-                Err(lost) => return end_of_turn(lost).map_or(Ok(Yields::To(None)), Err),
+                Err(lost) => return end_of_turn(lost).map_or(Ok(PriorityCheck::To(None)), Err),
             }
         }
     }
 
-    /// Who stands in line, asked for as often as it takes.
-    async fn look(&self) -> Result<Vec<KeyValue>, StoreError> {
-        let mut attempts = Attempts::new(&self.election.elections.clock, Retry::REQUEST);
-        loop {
-            match self.election.line().await {
-                Ok(queue) => return Ok(queue),
-                Err(error) if error.is_fatal() => return Err(error),
-                Err(error) => attempts.wait("read of the candidates", &error).await,
-            }
-        }
-    }
-
-    /// The candidate behind us with the highest priority, if that is above our own.
-    fn highest_behind(&self, queue: &[KeyValue], token: Token) -> Option<Candidate> {
+    /// The younger candidate with the highest priority, if that is above the own one.
+    fn highest_behind(
+        &self,
+        election: &ElectionQueue,
+        queue: &[KeyValue],
+        token: Token,
+    ) -> Option<Candidate> {
         let own = self.record.priority;
-        // Most say nothing of a priority, and a line is long: what is certainly not above us is not read as a whole.
+        // Most records contain no priority, and a queue may be long: a record that is certainly not above the own one is not decoded.
         let may_be_above = |pair: &&KeyValue| {
             pair.created > token.0
                 && CandidateRecord::priority_of(&pair.value).is_none_or(|other| other > own)
@@ -292,35 +319,26 @@ impl Campaign {
         queue
             .iter()
             .filter(may_be_above)
-            .filter_map(|pair| self.election.candidate_of(pair))
+            .filter_map(|pair| election.candidate_of(pair))
             .filter(|candidate| candidate.record.priority > own)
             .max_by_key(|candidate| (candidate.record.priority, Reverse(candidate.token)))
     }
 }
 
-/// Whether somebody else leads instead.
+/// Whether another candidate leads instead.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Yields {
+enum PriorityCheck {
     /// This candidate, if it is known.
     To(Option<Identity>),
     No,
 }
 
-/// Why a campaign ends whose turn was lost before it was reported: nothing was led. None if the candidate enters again.
+/// Why a campaign ends that lost its hold before a term began. None if the candidate enters again.
 fn end_of_turn(lost: Lost) -> Option<CampaignError> {
     match lost.reason {
         LossReason::Closed => Some(CampaignError::Closed),
         // Another client deleted the key.
         LossReason::Deleted | LossReason::Released => None,
         _ => Some(CampaignError::Lost(lost)),
-    }
-}
-
-impl IntoFuture for Campaign {
-    type Output = Result<Term, CampaignError>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
     }
 }

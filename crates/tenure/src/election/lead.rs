@@ -1,115 +1,148 @@
-//! Leading whenever it can be done: the work runs while leadership is proven, and at no other time.
+//! Work that runs while this process leads, and at no other time.
 
 use std::future::Future;
-use std::sync::Arc;
 
 use thiserror::Error;
 use tracing::{debug, info, warn};
 
-use super::{Ask, Campaign, CampaignError, Dismissal, Term};
+use super::{Campaign, CampaignError, StepDownRequest, Term};
+use crate::error::{ErrorClass, classified};
 use crate::hold::{LossReason, Lost};
 
-/// Why the work did not come to its end.
+/// Why the work of a leader did not complete.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum LeadError {
     /// No term began.
     #[error(transparent)]
     Campaign(#[from] CampaignError),
-    /// Leadership was lost, and the work dropped.
+    /// Leadership was lost, and the work was dropped.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// Somebody asked us to go; the work was dropped and leadership given up.
-    #[error("somebody asked us to go")]
-    Asked(Ask),
+    /// Another process requested it: the work was dropped, and leadership resigned or transferred. Only with [`Campaign::one_term`].
+    #[error("stepped down, as {by:?} requested")]
+    SteppedDown {
+        /// The name of that process; empty if it has none.
+        by: String,
+    },
 }
 
+impl LeadError {
+    /// What the caller can do about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            LeadError::Campaign(error) => error.class(),
+            LeadError::Lost(lost) => lost.into(),
+            LeadError::SteppedDown { .. } => ErrorClass::Conflict,
+        }
+    }
+}
+
+classified!(LeadError);
+
 /// How a term ended.
-enum Served<T> {
+enum ServedTerm<T> {
     Done(T),
     Lost(Lost),
-    Asked(Dismissal),
+    StepDown(StepDownRequest),
 }
 
 impl Campaign {
-    /// Campaigns, does the work while leadership is proven, and resigns when the work has ended.
+    /// Campaigns, runs the work while leadership is valid, and resigns when the work has ended. Campaigns again after a loss.
     ///
-    /// The work is a future, made anew for each term. It is dropped the moment leadership cannot be proven any more, and before
-    /// leadership is given up because somebody asked for it; after both, it campaigns again, unless [`Campaign::once`] was said.
-    /// What the work spawned is not dropped with it: let it end with the future, or look at the term.
+    /// The work is a future, made anew for each term. It is dropped when leadership is not valid any more, and before leadership is
+    /// released because another process requested it. What the work spawned is not dropped with it: let it end with the future, or check
+    /// the term.
     ///
     /// ```
-    /// # use tenure::Namespace;
-    /// # use tenure::election::Elections;
-    /// # use tenure::session::Session;
-    /// # use tenure::store::Store;
+    /// use tenure::Tenure;
+    ///
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let session = Session::open(Store::memory())?;
-    /// # let election = Elections::new(&session, &Namespace::parse("shop")?).election("scheduler")?;
-    /// let token = election.campaign("web-1").lead(|term| async move { term.token() }).await?;
-    /// # assert!(token.0 > tenure::store::Revision::ZERO);
+    /// # async fn main() -> tenure::Result<()> {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let campaign = tenure.election("scheduler").campaign().value("10.0.0.7:80");
+    /// let token = campaign.lead(|term| async move { term.token() }).await?;
+    /// assert!(token.0 > tenure::Revision::ZERO);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     ///
-    /// What campaigning again cannot mend, a closed session among it; with [`Campaign::once`] every loss.
+    /// [`LeadError`] for what another campaign cannot mend, such as a closed session; with [`Campaign::one_term`] for every loss.
     ///
     /// # Cancellation
     ///
     /// Drops the work and resigns in the background.
     pub async fn lead<T, Work: Future<Output = T>>(
         self,
-        mut work: impl FnMut(Arc<Term>) -> Work,
+        mut work: impl FnMut(Term) -> Work,
     ) -> Result<T, LeadError> {
-        let election = self.election.name().clone();
+        let election = self.queue.as_ref().map_err(|invalid| CampaignError::from(invalid.clone()))?;
+        let election = election.name.clone();
         loop {
-            let term = match self.clone().run().await {
-                Ok(term) => Arc::new(term),
-                // Nothing was led, and the session finds another lease.
+            let term = match self.clone().send().await {
+                Ok(term) => term,
+                // No term began, and the session gets another lease.
                 Err(CampaignError::Lost(_)) if self.leads_again => continue,
                 Err(error) => return Err(error.into()),
             };
             let token = term.token();
-            info!(%election, %token, "leads");
-            match serve(&term, work(term.clone())).await {
-                Served::Done(done) => {
-                    if let Err(error) = term.step_down().await {
-                        debug!(%election, %token, %error, "resigned without an answer");
+            info!(%election, %token, "leadership acquired");
+            match serve(&term, work(term.share())).await {
+                ServedTerm::Done(done) => {
+                    if let Err(error) = term.release().await {
+                        debug!(%election, %token, %error, "resignation not confirmed");
                     }
                     return Ok(done);
                 }
-                Served::Lost(lost) => {
+                ServedTerm::Lost(lost) => {
                     warn!(%election, %token, reason = %lost.reason, "leadership lost");
+                    // Another campaign would fail with `Closed` as well.
                     if !self.leads_again || lost.reason == LossReason::Closed {
                         return Err(LeadError::Lost(lost));
                     }
                 }
-                Served::Asked(dismissal) => {
-                    info!(%election, %token, ask = ?dismissal.ask, "goes as it was asked to");
-                    // The work is dropped by now.
-                    if let Err(error) = term.go(&dismissal).await {
-                        debug!(%election, %token, %error, "went without an answer");
+                ServedTerm::StepDown(request) => {
+                    info!(%election, %token, by = request.by, "step-down accepted");
+                    // The work is dropped by now, so the next leader does not overlap it.
+                    if let Err(error) = term.step_down(&request).await {
+                        debug!(%election, %token, %error, "step-down not confirmed");
                     }
                     if !self.leads_again {
-                        return Err(LeadError::Asked(dismissal.ask));
+                        return Err(LeadError::SteppedDown { by: request.by });
                     }
                 }
             }
         }
     }
+
+    /// [`Campaign::lead`] for work that can fail: one `?` for both errors.
+    ///
+    /// # Errors
+    ///
+    /// Those of the work and of [`Campaign::lead`].
+    ///
+    /// # Cancellation
+    ///
+    /// Drops the work and resigns in the background.
+    pub async fn try_lead<T, E, Work>(self, work: impl FnMut(Term) -> Work) -> Result<T, E>
+    where
+        E: From<LeadError>,
+        Work: Future<Output = Result<T, E>>,
+    {
+        self.lead(work).await?
+    }
 }
 
-/// Does the work until it has ended, leadership is lost, or somebody asks for it.
-async fn serve<T>(term: &Term, work: impl Future<Output = T>) -> Served<T> {
+/// Runs the work until it has ended, leadership is lost, or another process requests to step down.
+async fn serve<T>(term: &Term, work: impl Future<Output = T>) -> ServedTerm<T> {
     let working = async {
         tokio::select! {
             biased;
-            done = work => Served::Done(done),
-            dismissal = term.dismissed() => Served::Asked(dismissal),
+            done = work => ServedTerm::Done(done),
+            request = term.step_down_requested() => ServedTerm::StepDown(request),
         }
     };
-    term.run(working).await.unwrap_or_else(Served::Lost)
+    term.run(working).await.unwrap_or_else(ServedTerm::Lost)
 }

@@ -2,308 +2,419 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Mutex, PoisonError};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tenure_core::id::ElectionName;
 use tenure_core::layout::QueueKey;
 use tenure_core::queue::{
-    CandidateChange, CandidateUpdate, Effort, Rewrite, RewriteError, Rewritten, Transferred,
+    CandidateChange, CandidateUpdate, Rewrite, RewriteError, RewriteLimit, Rewritten, Transferred,
 };
 use tenure_core::record::{CandidateRecord, RECORD_BYTES_MAX, Record};
 use tenure_core::revision::Token;
 use thiserror::Error;
 use tracing::debug;
 
-use super::{Ask, Candidate, Dismissal, Election};
+use super::step_down::StoredStepDown;
+use super::{Candidate, ElectionQueue, StepDownRequest};
+use crate::error::{ErrorClass, classified};
 use crate::hold::{Hold, LossReason, Lost, ReleaseError};
 use crate::queue::{QueueHold, WaiterStatus};
 use crate::retry;
 use crate::store::{Revision, StoreError};
 
-/// How long to wait for a store that did not answer a question: it is somebody's wish, not ours, so there is no hurry.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// How long to wait after the store failed to show the chosen candidate. Another process requested the transfer, so there is no hurry.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// Leadership, until it is given up, dropped or lost. Its methods are those of [`Hold`] and [`Validity`](crate::Validity) too.
+/// Leadership, until it is resigned, dropped or lost. Its methods are those of [`Hold`] and [`Validity`](crate::Validity) too.
 #[must_use = "a term that is dropped is resigned"]
 pub struct Term {
-    election: Election,
-    hold: QueueHold,
-    /// The newest that is known of our own record.
-    seen: Mutex<Seen>,
+    /// Shared with [`Campaign::lead`](super::Campaign::lead), which releases a term that its work has dropped or kept.
+    shared: Arc<TermShared>,
 }
 
-/// Why a new value was not told.
+/// Identifies a term, so that a restarted program can take it over. Opaque; written as text or as a JSON string.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::election::ResumeToken;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let term = tenure.election("scheduler").campaign().await?;
+/// let written = term.resume_token().to_string();
+/// let read: ResumeToken = written.parse().expect("it was written by this version");
+/// assert_eq!(read, term.resume_token());
+/// # term.resign().await?;
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResumeToken {
+    pub(super) key: QueueKey,
+    pub(super) token: Token,
+}
+
+/// A text that is no [`ResumeToken`].
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{0:?} does not identify a term")]
+pub struct InvalidResumeToken(String);
+
+impl fmt::Display for ResumeToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.key, self.token)
+    }
+}
+
+impl FromStr for ResumeToken {
+    type Err = InvalidResumeToken;
+
+    fn from_str(text: &str) -> Result<ResumeToken, InvalidResumeToken> {
+        let parse = || {
+            let (key, token) = text.split_once(' ')?;
+            Some(ResumeToken { key: QueueKey::parse(key)?, token: Token(Revision(token.parse().ok()?)) })
+        };
+        parse().ok_or_else(|| InvalidResumeToken(text.to_owned()))
+    }
+}
+
+impl Serialize for ResumeToken {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ResumeToken {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ResumeToken, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+struct TermShared {
+    election: ElectionQueue,
+    hold: QueueHold,
+    /// The newest known version of the own record.
+    newest: Mutex<CandidateVersion>,
+}
+
+/// Why a change of the candidate record was not stored.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
-pub enum ProclaimError {
+pub enum AnnounceError {
     /// The value is too large for others to read. Nothing was sent.
     #[error("a candidate's record of {bytes} bytes, at most {RECORD_BYTES_MAX} are read")]
-    TooLarge {
+    ValueTooLarge {
         /// How large it would be.
         bytes: usize,
     },
-    /// We do not lead any more.
+    /// This process does not lead any more.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// The store will never take it.
+    /// The store refuses the change for good.
     #[error("the store refuses the value")]
     Store(#[source] StoreError),
 }
 
-/// Why leadership was not handed over.
+impl AnnounceError {
+    /// What the caller can do about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            AnnounceError::ValueTooLarge { .. } => ErrorClass::Invalid,
+            AnnounceError::Lost(lost) => lost.into(),
+            AnnounceError::Store(error) => error.into(),
+        }
+    }
+}
+
+classified!(AnnounceError);
+
+/// Why leadership was not transferred.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The heir is no candidate any more. We still lead.
-    #[error("the heir is not a candidate any more")]
-    HeirGone(Box<Term>),
-    /// We do not lead any more; nothing was handed over by us.
+    /// It does not wait to lead any more. This process still leads.
+    #[error("the chosen process is not a candidate any more")]
+    NotACandidate(Box<Term>),
+    /// This process does not lead any more, and did not transfer.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// The store cannot be asked any more, so nobody knows. The term is over.
-    #[error("the store failed during the handover")]
-    Store(#[source] StoreError),
+    /// The store failed for good, so the outcome is unknown. The term is over.
+    #[error("the store failed during the transfer")]
+    Ambiguous(#[source] StoreError),
 }
 
+impl TransferError {
+    /// What the caller can do about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            TransferError::NotACandidate(_) => ErrorClass::Conflict,
+            TransferError::Lost(lost) => lost.into(),
+            TransferError::Ambiguous(_) => ErrorClass::Ambiguous,
+        }
+    }
+}
+
+classified!(TransferError);
+
 impl Term {
-    pub(super) fn new(election: Election, hold: QueueHold, record: CandidateRecord) -> Term {
-        let seen = Mutex::new(Seen { record, modified: hold.token().0 });
-        Term { election, hold, seen }
+    pub(super) fn new(election: ElectionQueue, hold: QueueHold, record: CandidateRecord) -> Term {
+        election.elections.terms.record(&election.prefix, hold.hold());
+        let newest = Mutex::new(CandidateVersion { record, modified: hold.token().0 });
+        Term { shared: Arc::new(TermShared { election, hold, newest }) }
     }
 
-    /// The election.
-    pub fn election(&self) -> &Election {
-        &self.election
+    /// The same term for the work of [`Campaign::lead`](super::Campaign::lead).
+    pub(super) fn share(&self) -> Term {
+        Term { shared: self.shared.clone() }
     }
 
-    /// Where it stands in line; with the token, what [`Campaign::resume`](super::Campaign::resume) needs after a restart.
-    pub fn place(&self) -> QueueKey {
-        self.hold.key()
+    /// The name of the election.
+    pub fn name(&self) -> &ElectionName {
+        &self.shared.election.name
     }
 
-    /// What everybody is told, as far as we know.
+    /// What [`Campaign::resume`](super::Campaign::resume) needs after a restart of this program.
+    pub fn resume_token(&self) -> ResumeToken {
+        ResumeToken { key: self.shared.hold.key(), token: self.token() }
+    }
+
+    /// The value that observers read, as far as this process knows.
     pub fn value(&self) -> String {
-        self.newest().record.value
+        self.shared.newest().record.value
     }
 
-    /// Tells everybody another value, with the same token. Asks the store until it is done or the term is over.
+    /// Announces another value to all observers, with the same token. Retries until it is stored or the term is over.
+    ///
+    /// # Errors
+    ///
+    /// [`AnnounceError`]; the value stays as it was.
     ///
     /// # Cancellation
     ///
-    /// It may or may not have been told.
-    pub async fn proclaim(&self, value: impl Into<String>) -> Result<(), ProclaimError> {
+    /// It may have been stored or not.
+    pub async fn announce(&self, value: impl Into<String>) -> Result<(), AnnounceError> {
         let value = value.into();
-        let record = CandidateRecord { value: value.clone(), ..self.newest().record };
+        let record = CandidateRecord { value: value.clone(), ..self.shared.newest().record };
         let bytes = record.encode().len();
         if bytes > RECORD_BYTES_MAX {
-            return Err(ProclaimError::TooLarge { bytes });
+            return Err(AnnounceError::ValueTooLarge { bytes });
         }
-        self.rewrite(CandidateChange::Value(value)).await
+        self.shared.rewrite(CandidateChange::Value(value)).await
     }
 
-    /// Waits until somebody asks us to go, and says what they ask. As long as the wish stands, it comes at once.
+    /// Waits until another process requests to resign, or to transfer leadership to a candidate that waits. As long as the request is stored,
+    /// each call returns it. A request that names no waiting candidate is deleted.
     ///
-    /// Obey with [`Term::resign`] or [`Term::transfer_to`], or [`Term::decline`]. Never comes once the term is lost.
+    /// Stop the work, then [`Term::accept`], [`Term::resign`] or [`Term::transfer`]; or [`Term::decline`]. Never returns once the term is lost.
     ///
     /// # Cancellation
     ///
     /// Nothing is lost.
-    pub async fn asked(&self) -> Ask {
-        let mut news = self.hold.changes();
+    pub async fn step_down_requested(&self) -> StepDownRequest {
         loop {
-            news.mark_unchanged();
-            if let Some(ask) = self.newest().record.asked.as_ref().and_then(Ask::of) {
-                return ask;
+            let stored = self.shared.stored_request().await;
+            match self.shared.resolve(&stored).await {
+                Ok(Some(request)) => return request,
+                // The candidate does not wait any more: the sender learns from the deletion that nothing comes of it.
+                Ok(None) => match self.shared.rewrite(CandidateChange::Request(None)).await {
+                    Ok(()) => continue,
+                    Err(error) => debug!(%error, "step-down request not deleted"),
+                },
+                Err(error) => debug!(%error, "requested candidate not read"),
             }
-            if news.changed().await.is_err() {
-                // The driver has ended, so the term cannot be changed any more.
+            // The end of the term ends the retries.
+            tokio::time::sleep(RETRY_AFTER).await;
+        }
+    }
+
+    /// Steps down as requested: transfers leadership, or resigns if no candidate was chosen or it does not wait any more. Stop the work
+    /// before.
+    ///
+    /// # Errors
+    ///
+    /// [`ReleaseError`]. The term is over in any case.
+    ///
+    /// # Cancellation
+    ///
+    /// The term is over, with or without a transfer.
+    pub async fn accept(self, request: &StepDownRequest) -> Result<(), ReleaseError> {
+        self.step_down(request).await
+    }
+
+    /// Keeps leading, and deletes the request.
+    ///
+    /// # Errors
+    ///
+    /// [`AnnounceError`]; the request may stay stored.
+    ///
+    /// # Cancellation
+    ///
+    /// The request may have been deleted or not.
+    pub async fn decline(&self, _request: StepDownRequest) -> Result<(), AnnounceError> {
+        self.shared.rewrite(CandidateChange::Request(None)).await
+    }
+
+    /// Releases leadership, and waits until the store has confirmed it. Stop the work before.
+    ///
+    /// # Errors
+    ///
+    /// [`ReleaseError`]. The term is over in any case.
+    ///
+    /// # Cancellation
+    ///
+    /// The release continues in the background.
+    pub async fn resign(self) -> Result<(), ReleaseError> {
+        self.release().await
+    }
+
+    /// Transfers leadership to a candidate that waits, in one transaction: there is no moment without a leader. Stop the work before.
+    ///
+    /// Candidates that are older than the chosen one are overtaken, and enter the queue again behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`TransferError`]; only after [`TransferError::NotACandidate`] this process still leads.
+    ///
+    /// # Cancellation
+    ///
+    /// The term is over, with or without a transfer.
+    pub async fn transfer(self, to: &Candidate) -> Result<(), TransferError> {
+        self.check()?;
+        match self.shared.hold.hand_over((to.place, to.token)).await {
+            Ok(Ok(Transferred::Done)) => Ok(()),
+            Ok(Ok(Transferred::HeirGone)) => Err(TransferError::NotACandidate(Box::new(self))),
+            Ok(Ok(Transferred::HolderGone)) => Err(TransferError::Lost(self.lost_by(LossReason::Deleted))),
+            Ok(Err(error)) => Err(TransferError::Ambiguous(error)),
+            Err(lost) => Err(TransferError::Lost(lost)),
+        }
+    }
+
+    /// The same as [`Term::resign`], for a term that is shared.
+    pub(super) async fn release(&self) -> Result<(), ReleaseError> {
+        self.shared.hold.release().await
+    }
+
+    /// The same as [`Term::accept`], for a term that is shared.
+    pub(super) async fn step_down(&self, request: &StepDownRequest) -> Result<(), ReleaseError> {
+        let hold = &self.shared.hold;
+        let Some(to) = &request.transfer_to else { return self.release().await };
+        // Holders of views must see the end before the store can name the next leader.
+        hold.withdraw();
+        match hold.hand_over((to.place, to.token)).await {
+            Ok(Ok(Transferred::Done)) => Ok(()),
+            Ok(Ok(Transferred::HeirGone | Transferred::HolderGone) | Err(_)) => self.release().await,
+            Err(lost) => Err(ReleaseError::Lost(lost)),
+        }
+    }
+}
+
+impl TermShared {
+    /// Waits for a request in the own record.
+    async fn stored_request(&self) -> StoredStepDown {
+        let mut changes = self.hold.changes();
+        loop {
+            // Marked before the read, so that a change after it wakes this.
+            changes.mark_unchanged();
+            if let Some(request) = self.newest().record.asked.as_ref().and_then(StoredStepDown::of) {
+                return request;
+            }
+            if changes.changed().await.is_err() {
+                // The driver has ended, so the record cannot change any more.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// Waits until somebody asks for what can be done: to resign, or to hand over to a candidate who is there. A wish that cannot be obeyed is
-    /// taken away.
-    ///
-    /// Stop the work, then [`Term::obey`]. Never comes once the term is lost.
-    ///
-    /// # Cancellation
-    ///
-    /// Nothing is lost.
-    pub async fn dismissed(&self) -> Dismissal {
-        loop {
-            let ask = self.asked().await;
-            match self.heir(&ask).await {
-                Ok(Heir::Anybody) => return Dismissal { ask, heir: None },
-                Ok(Heir::Named(heir)) => return Dismissal { ask, heir: Some(heir) },
-                // It cannot be obeyed, so it need not stand there any more.
-                Ok(Heir::Gone) => match self.decline().await {
-                    Ok(()) => continue,
-                    Err(error) => debug!(%error, "wish was not taken away"),
-                },
-                Err(error) => debug!(%error, "heir was not looked up"),
+    /// Reads the chosen candidate; none if it does not wait any more.
+    async fn resolve(&self, stored: &StoredStepDown) -> Result<Option<StepDownRequest>, StoreError> {
+        match stored {
+            StoredStepDown::Resign { by } => Ok(Some(StepDownRequest { by: by.clone(), transfer_to: None })),
+            StoredStepDown::Transfer { to, .. } if *to == self.hold.key() => Ok(None),
+            StoredStepDown::Transfer { to, by } => {
+                let candidate = self.election.candidate(*to).await?;
+                Ok(candidate
+                    .map(|candidate| StepDownRequest { by: by.clone(), transfer_to: Some(candidate) }))
             }
-            // The end of the term ends the trying.
-            tokio::time::sleep(LOOK_AGAIN_AFTER).await;
-        }
-    }
-
-    /// Goes as it was asked to: hands over, or resigns if the heir is not there any more. Stop the work before.
-    ///
-    /// # Cancellation
-    ///
-    /// The term is over, with or without a handover.
-    pub async fn obey(self, dismissal: &Dismissal) -> Result<(), ReleaseError> {
-        self.go(dismissal).await
-    }
-
-    /// Goes on leading although somebody asked us to go, and takes their wish away.
-    pub async fn decline(&self) -> Result<(), ProclaimError> {
-        self.rewrite(CandidateChange::Request(None)).await
-    }
-
-    /// Gives leadership up, and waits until the store has taken it. Stop the work before.
-    ///
-    /// # Cancellation
-    ///
-    /// It goes on in the background.
-    pub async fn resign(self) -> Result<(), ReleaseError> {
-        self.step_down().await
-    }
-
-    /// Hands leadership to a candidate that waits, in one step: there is no moment without a leader. Stop the work before.
-    ///
-    /// Candidates that came before the heir are passed over, and stand in line again behind it.
-    ///
-    /// # Cancellation
-    ///
-    /// The term is over, with or without a handover.
-    pub async fn transfer_to(self, heir: &Candidate) -> Result<(), TransferError> {
-        self.check()?;
-        match self.hold.hand_over((heir.place, heir.token)).await {
-            Ok(Ok(Transferred::Done)) => Ok(()),
-            Ok(Ok(Transferred::HeirGone)) => Err(TransferError::HeirGone(Box::new(self))),
-            Ok(Ok(Transferred::HolderGone)) => Err(TransferError::Lost(self.lost_by(LossReason::Deleted))),
-            Ok(Err(error)) => Err(TransferError::Store(error)),
-            Err(lost) => Err(TransferError::Lost(lost)),
-        }
-    }
-
-    /// The same as [`Term::resign`], for a term that others may look at.
-    pub(super) async fn step_down(&self) -> Result<(), ReleaseError> {
-        self.hold.release().await
-    }
-
-    /// The same as [`Term::obey`], for a term that others may look at: they are told before the store is.
-    pub(super) async fn go(&self, dismissal: &Dismissal) -> Result<(), ReleaseError> {
-        match dismissal.heir {
-            Some(heir) => {
-                self.hold.withdraw();
-                self.hand_over(heir).await
-            }
-            None => self.step_down().await,
-        }
-    }
-
-    /// Who would lead if a wish were obeyed.
-    async fn heir(&self, ask: &Ask) -> Result<Heir, StoreError> {
-        match ask {
-            Ask::Resign { .. } => Ok(Heir::Anybody),
-            Ask::Transfer { heir, .. } if *heir == self.place() => Ok(Heir::Gone),
-            Ask::Transfer { heir, .. } => {
-                let found = self.election.candidate(*heir).await?;
-                Ok(found.map_or(Heir::Gone, |heir| Heir::Named((heir.place, heir.token))))
-            }
-        }
-    }
-
-    /// Hands over to a place, or steps down if that is gone.
-    async fn hand_over(&self, heir: (QueueKey, Token)) -> Result<(), ReleaseError> {
-        match self.hold.hand_over(heir).await {
-            Ok(Ok(Transferred::Done)) => Ok(()),
-            Ok(Ok(Transferred::HeirGone | Transferred::HolderGone) | Err(_)) => self.step_down().await,
-            Err(lost) => Err(ReleaseError::Lost(lost)),
         }
     }
 
     /// Changes the own record. The end of the lease ends the retries.
-    async fn rewrite(&self, change: CandidateChange) -> Result<(), ProclaimError> {
-        let (key, token) = (self.hold.fence().key, self.token());
+    async fn rewrite(&self, change: CandidateChange) -> Result<(), AnnounceError> {
+        let (key, token) = (self.hold.fence().key, self.hold.token());
         let newest = self.newest();
         let value = newest.record.encode();
         let update = CandidateUpdate { change, own: Some(newest.record) };
-        let rewrite = Rewrite::new(key, token, update, Effort::UntilApplied).known(&value, newest.modified);
+        let rewrite =
+            Rewrite::new(key, token, update, RewriteLimit::UntilApplied).known(&value, newest.modified);
         let rewritten = match rewrite {
             Ok(mut rewrite) => {
                 let clock = &self.election.elections.clock;
                 let run = retry::run("candidate record", self.election.store(), clock, &mut rewrite);
-                self.hold.run(run).await.map_err(ProclaimError::Lost)?
+                self.hold.run(run).await.map_err(AnnounceError::Lost)?
             }
             Err(result) => result,
         };
         match rewritten {
             Ok(Rewritten::Stored(value, modified)) => {
-                // What was just put can be read.
+                // A record that was just encoded can be decoded.
                 if let Ok(record) = CandidateRecord::decode(&value) {
-                    self.learn(Seen { record, modified });
+                    self.learn(CandidateVersion { record, modified });
                 }
                 Ok(())
             }
-            Ok(Rewritten::Gone) => Err(ProclaimError::Lost(self.lost_by(LossReason::Deleted))),
+            Ok(Rewritten::Gone) => Err(AnnounceError::Lost(self.hold.lost_by(LossReason::Deleted))),
             Ok(Rewritten::Contended) => unreachable!("an owner's rewrite has no bound"),
-            Err(RewriteError::Store(error)) => Err(ProclaimError::Store(error)),
+            Err(RewriteError::Store(error)) => Err(AnnounceError::Store(error)),
             Err(RewriteError::Unreadable(_)) => unreachable!("the owner replaces what cannot be read"),
         }
     }
 
-    /// The newest that is known of our record: what we put, or what was seen since.
-    fn newest(&self) -> Seen {
-        let touched = match &*self.hold.changes().borrow() {
+    /// The newest known version of the own record: the one of the last put, or one that was watched since.
+    fn newest(&self) -> CandidateVersion {
+        let changed = match &*self.hold.changes().borrow() {
             WaiterStatus::Holding { changed, .. } => changed.clone(),
             WaiterStatus::Entering | WaiterStatus::Waiting | WaiterStatus::Ended(_) => None,
         };
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pair) = touched.filter(|pair| pair.modified > seen.modified) {
-            // What cannot be read says nothing; the revision does.
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pair) = changed.filter(|pair| pair.modified > newest.modified) {
+            // A record that cannot be read is ignored: the next rewrite replaces it.
             if let Ok(record) = CandidateRecord::decode(&pair.value) {
-                *seen = Seen { record, modified: pair.modified };
+                *newest = CandidateVersion { record, modified: pair.modified };
             }
         }
-        seen.clone()
+        newest.clone()
     }
 
-    fn learn(&self, newer: Seen) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if newer.modified > seen.modified {
-            *seen = newer;
+    fn learn(&self, newer: CandidateVersion) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if newer.modified > newest.modified {
+            *newest = newer;
         }
     }
 }
 
 /// A candidate's record, and the revision of its last put.
 #[derive(Clone, Debug)]
-struct Seen {
+struct CandidateVersion {
     record: CandidateRecord,
     modified: Revision,
-}
-
-/// Whom somebody wants to lead instead.
-enum Heir {
-    Anybody,
-    Named((QueueKey, Token)),
-    Gone,
 }
 
 impl Deref for Term {
     type Target = Hold;
 
     fn deref(&self) -> &Hold {
-        &self.hold
+        &self.shared.hold
     }
 }
 
 impl fmt::Debug for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Term({}, {}, {:?} left)", self.election.name(), self.token(), self.remaining())
+        write!(f, "Term({}, {}, {:?} left)", self.name(), self.token(), self.remaining())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tenure_core::backoff::Retry;
+use tenure_core::backoff::Backoff;
 use tenure_core::events::{Event, EventFold, EventKind};
 use tenure_core::layout::Layout;
 use tracing::warn;
@@ -189,7 +189,7 @@ impl Reader {
             let kind = EventKind::Interrupted { reason: error.to_string() };
             self.ready.push_back(Ok(Event::new(self.at, kind)));
         }
-        self.failing.get_or_insert_with(|| Attempts::new(&self.clock, Retry::REQUEST));
+        self.failing.get_or_insert_with(|| Attempts::new(&self.clock, Backoff::REQUEST));
         self.failed = Some(error);
     }
 }

@@ -10,24 +10,24 @@ use tenure_core::time::Moment;
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::{Registering, Shared, reply_of};
+use super::{KeyShared, Registering, reply_of};
 use crate::clock::Clock;
 use crate::feed::{Feed, FeedItem};
 use crate::retry;
-use crate::session::{RegisterError, Registration, SessionState};
+use crate::session::{RegisterError, RegisteredKey, SessionState};
 use crate::store::{KeyValue, Selection, StoreError};
 
 /// A read of the key in flight.
-type Reading = Pin<Box<dyn Future<Output = ReadResult> + Send>>;
+type KeyRead = Pin<Box<dyn Future<Output = ReadResult> + Send>>;
 type ReadResult = Result<(Option<KeyValue>, Revision), StoreError>;
 
 /// Runs the machine of one key. Dropping it before the end withdraws the key.
 pub(super) struct KeyKeeper<R: IdentifiedRecord> {
-    shared: Arc<Shared<R>>,
+    shared: Arc<KeyShared<R>>,
     state: watch::Receiver<SessionState>,
     feed: Option<Feed>,
     registering: Option<(RequestId, Registering)>,
-    reading: Option<Reading>,
+    reading: Option<KeyRead>,
     /// Whether the machine has ended. A leave that begins after that belongs to the next keeper.
     has_ended: bool,
 }
@@ -36,21 +36,21 @@ enum KeeperEvent {
     /// The handle has changed the machine.
     Changed,
     Session,
-    Registered(RequestId, Result<Registration, RegisterError>),
+    Registered(RequestId, Result<RegisteredKey, RegisterError>),
     Read(ReadResult),
     Item(Option<Result<FeedItem, StoreError>>),
     Time,
 }
 
 /// What the keeper waits for next.
-struct Step {
+struct KeeperStep {
     wake: Option<Moment>,
     is_taken: bool,
     is_over: bool,
 }
 
 impl<R: IdentifiedRecord> KeyKeeper<R> {
-    pub(super) fn new(shared: Arc<Shared<R>>) -> KeyKeeper<R> {
+    pub(super) fn new(shared: Arc<KeyShared<R>>) -> KeyKeeper<R> {
         let state = shared.session.state();
         KeyKeeper { shared, state, feed: None, registering: None, reading: None, has_ended: false }
     }
@@ -83,7 +83,7 @@ impl<R: IdentifiedRecord> KeyKeeper<R> {
     }
 
     /// Shows the session to the machine and begins what it requests.
-    fn step(&mut self) -> Step {
+    fn step(&mut self) -> KeeperStep {
         self.state.mark_unchanged();
         let shared = self.shared.clone();
         let mut inner = shared.lock();
@@ -115,7 +115,7 @@ impl<R: IdentifiedRecord> KeyKeeper<R> {
             }
         }
         let (wake, is_taken) = (inner.machine.next_wake(), inner.taken.is_some());
-        Step { wake, is_taken, is_over: inner.machine.is_over() }
+        KeeperStep { wake, is_taken, is_over: inner.machine.is_over() }
     }
 
     /// # Cancellation
@@ -171,14 +171,14 @@ impl<R: IdentifiedRecord> Drop for KeyKeeper<R> {
 
 async fn registered(
     registering: &mut Option<(RequestId, Registering)>,
-) -> (RequestId, Result<Registration, RegisterError>) {
+) -> (RequestId, Result<RegisteredKey, RegisterError>) {
     match registering {
         Some((epoch, reply)) => (*epoch, reply.await),
         None => std::future::pending().await,
     }
 }
 
-async fn finished(reading: &mut Option<Reading>) -> ReadResult {
+async fn finished(reading: &mut Option<KeyRead>) -> ReadResult {
     match reading {
         Some(reading) => reading.await,
         None => std::future::pending().await,

@@ -49,10 +49,10 @@ use crate::clock::Clock;
 /// * That a lease revoked, or a key deleted, by another client is foreseen: that is known when the store reports it.
 #[derive(Clone)]
 pub struct Validity {
-    inner: Arc<Inner>,
+    inner: Arc<ValidityInner>,
 }
 
-struct Inner {
+struct ValidityInner {
     subject: Subject,
     /// Shared with all holds of the lease.
     cell: Arc<LeaseCell>,
@@ -73,7 +73,7 @@ struct Inner {
 
 type AfterWork = Box<dyn FnOnce() + Send>;
 
-impl Inner {
+impl ValidityInner {
     /// Calls what waits for the end of the work, unless one of the futures is running.
     fn call_if_stopped(&self) {
         if self.running.load(Ordering::SeqCst) > 0 {
@@ -112,7 +112,7 @@ impl Validity {
         clock: Arc<dyn Clock>,
         ttl: Duration,
     ) -> Validity {
-        let inner = Inner {
+        let inner = ValidityInner {
             subject,
             cell,
             clock,
@@ -128,7 +128,7 @@ impl Validity {
 
     /// The validity of another right under the same lease.
     pub(crate) fn of_same_lease(&self, subject: Subject) -> Validity {
-        let Inner { cell, clock, ttl, .. } = &*self.inner;
+        let ValidityInner { cell, clock, ttl, .. } = &*self.inner;
         Validity::new(subject, cell.clone(), clock.clone(), *ttl)
     }
 
@@ -336,10 +336,10 @@ impl Validity {
         self.inner.call_if_stopped();
     }
 
-    fn begin_work(&self) -> Work<'_> {
+    fn begin_work(&self) -> RunningWork<'_> {
         // Before `run` checks the validity: either that check sees the end, or the release sees this count.
         self.inner.running.fetch_add(1, Ordering::SeqCst);
-        Work { inner: &self.inner }
+        RunningWork { inner: &self.inner }
     }
 
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
@@ -353,11 +353,11 @@ impl Validity {
 }
 
 /// A future that runs under a hold.
-struct Work<'a> {
-    inner: &'a Inner,
+struct RunningWork<'a> {
+    inner: &'a ValidityInner,
 }
 
-impl Drop for Work<'_> {
+impl Drop for RunningWork<'_> {
     fn drop(&mut self) {
         self.inner.running.fetch_sub(1, Ordering::SeqCst);
         // One permit is kept if the driver does not wait just now.

@@ -1,62 +1,137 @@
-//! A barrier: nobody goes on before everybody has come.
+//! Barriers: no party passes before all parties have arrived.
 
 use std::collections::BTreeMap;
-use std::future::{Future, IntoFuture};
 use std::num::NonZeroU32;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use tenure_core::id::InvalidName;
+use tenure_core::id::{InvalidName, LockName};
 use tenure_core::layout::{PriorityClass, QueueKey};
-use tenure_core::queue::{BarrierRound, Effort, PassedMark, Rewrite, RewriteError, Rewritten};
+use tenure_core::queue::{
+    BarrierRound, LockMode, PassedMark, Rewrite, RewriteError, RewriteLimit, Rewritten,
+};
 use tenure_core::record::{HolderRecord, Record};
 use tenure_core::revision::Token;
 use thiserror::Error;
 use tokio::time::Instant;
 
+use super::Locks;
 use crate::clock::wall_time;
+use crate::error::{ErrorClass, classified};
 use crate::feed::{Feed, FeedItem};
 use crate::hold::{Lost, Subject};
 use crate::queue::{AcquireOptions, QueueDriver, QueueError, QueueHold, WaitPolicy};
 use crate::retry;
 use crate::session::InvalidTtl;
 use crate::store::{KeyValue, Selection, Store, StoreError};
+use crate::tenure::request;
 
-/// A barrier that is about to be come to. Awaiting it waits until all parties have come.
+/// A point that a number of parties pass together. Cheap to clone; the same name can be used again for the next round.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let start = tenure.barrier("start", 2);
+/// let (one, two) = tokio::join!(async { start.wait().await }, async { start.wait().await });
+/// one?;
+/// two?;
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Barrier {
+    locks: Locks,
+    name: Result<LockName, InvalidName>,
+    parties: u32,
+}
+
+impl Barrier {
+    pub(super) fn new(locks: &Locks, name: Result<LockName, InvalidName>, parties: u32) -> Barrier {
+        Barrier { locks: locks.clone(), name, parties }
+    }
+
+    /// Waits until all parties of a round have arrived. Zero parties are reported when it is awaited.
+    pub fn wait(&self) -> BarrierRequest {
+        let Locks { queues, store, holder, .. } = &self.locks;
+        BarrierRequest {
+            queues: queues.clone(),
+            store: store.clone(),
+            holder: holder.clone(),
+            target: self.target(),
+            ttl: None,
+            wait_policy: WaitPolicy::Endless,
+        }
+    }
+
+    fn target(&self) -> Result<BarrierTarget, BarrierError> {
+        let (subject, queue) = self.locks.queue(self.name.as_ref().map_err(Clone::clone)?);
+        let parties = NonZeroU32::new(self.parties).ok_or(BarrierError::InvalidParties)?;
+        Ok(BarrierTarget { subject, queue, parties })
+    }
+}
+
+/// A party that is about to arrive at a [`Barrier`]. Awaiting it waits until all parties have arrived.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::{BarrierError, Tenure};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let alone = tenure.barrier("start", 2).wait().timeout(Duration::from_millis(10)).await;
+/// assert!(matches!(alone, Err(BarrierError::Timeout { .. })));
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Guarantees
 ///
-/// * Nobody goes on before so many parties stood in line at one moment.
-/// * Once one party of a round goes on, all of that round do that are still alive: a place that has passed stays, and says so, until
-///   everybody of its round has passed or is gone.
-/// * The next to come are the next round; the same name can be used again at once.
+/// * No party passes before the queue held so many parties at one moment.
+/// * Once one party of a round passes, all of that round pass that are still alive: a queue key that has passed stays and is marked, until
+///   every party of its round has passed or is deleted.
+/// * Later parties are the next round; the same name can be used again immediately.
 ///
 /// # Not guaranteed
 ///
-/// * That all are still alive when you go on. A party that dies counts until its lease is over; if its round is complete by then, the
-///   others go on without it, but not before its lease is over.
-/// * If a party dies right after it went on, and the connection of another is broken just then for so long that it sees neither the
-///   complete round nor the mark, that one waits for the next round.
+/// * That all parties are still alive when one passes. A party that dies counts until its lease has expired; if its round is complete by
+///   then, the others pass without it, but not before its lease has expired.
+/// * If a party dies right after it passed, and the connection of another one is broken for so long that it sees neither the complete
+///   round nor the mark, that other party waits for the next round.
 ///
 /// # Cancellation
 ///
-/// Dropping the future leaves the line in the background.
+/// Dropping the future deletes the queue key in the background.
 ///
 /// # Errors
 ///
-/// [`BarrierError::Timeout`] when the wait is over: another party may have seen the round complete just before, and gone on.
-#[must_use = "nobody comes to the barrier before this is awaited"]
-pub struct Barrier {
+/// [`BarrierError`]; a wrong name is reported when it is awaited. After [`BarrierError::Timeout`] another party may have seen the round
+/// complete just before, and passed.
+#[must_use = "no party arrives before this is awaited"]
+pub struct BarrierRequest {
     queues: QueueDriver,
     store: Store,
-    holder: HolderRecord,
-    queue: Result<(Subject, Bytes), InvalidName>,
-    parties: NonZeroU32,
+    holder: Arc<HolderRecord>,
+    target: Result<BarrierTarget, BarrierError>,
     ttl: Option<Duration>,
     wait_policy: WaitPolicy,
 }
+
+struct BarrierTarget {
+    subject: Subject,
+    /// The prefix of the queue.
+    queue: Bytes,
+    parties: NonZeroU32,
+}
+
+request!(BarrierRequest => Result<(), BarrierError>);
 
 /// Why a barrier was not passed.
 #[derive(Clone, Debug, Error)]
@@ -107,6 +182,21 @@ pub enum BarrierError {
 }
 
 impl BarrierError {
+    /// What the caller can do about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            BarrierError::InvalidName(_)
+            | BarrierError::InvalidParties
+            | BarrierError::InvalidTtl(_)
+            | BarrierError::PartiesDiffer { .. } => ErrorClass::Invalid,
+            BarrierError::Timeout { .. } => ErrorClass::Timeout,
+            BarrierError::Lost(lost) => lost.into(),
+            BarrierError::Unavailable { .. } => ErrorClass::Unavailable,
+            BarrierError::Store(error) => error.into(),
+            BarrierError::Closed => ErrorClass::Closed,
+        }
+    }
+
     fn of(error: QueueError, parties: NonZeroU32) -> BarrierError {
         match error {
             QueueError::Timeout { after, .. } => BarrierError::Timeout { arrived: 0, parties, after },
@@ -122,32 +212,25 @@ impl BarrierError {
     }
 }
 
-impl Barrier {
-    pub(super) fn new(
-        queues: QueueDriver,
-        store: Store,
-        holder: HolderRecord,
-        queue: Result<(Subject, Bytes), InvalidName>,
-        parties: NonZeroU32,
-    ) -> Barrier {
-        Barrier { queues, store, holder, queue, parties, ttl: None, wait_policy: WaitPolicy::Endless }
-    }
+classified!(BarrierError);
 
-    /// With a lease of its own length; the session's otherwise.
-    pub fn ttl(mut self, ttl: Duration) -> Barrier {
+impl BarrierRequest {
+    /// With a lease of this TTL; that of the session otherwise.
+    pub fn ttl(mut self, ttl: Duration) -> BarrierRequest {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Waits this long for the others to come.
-    pub fn wait_up_to(mut self, wait: Duration) -> Barrier {
-        self.wait_policy = WaitPolicy::UpTo(wait);
+    /// Waits at most this long for the other parties, then fails with [`BarrierError::Timeout`].
+    pub fn timeout(mut self, timeout: Duration) -> BarrierRequest {
+        self.wait_policy = WaitPolicy::UpTo(timeout);
         self
     }
 
-    async fn pass(mut self) -> Result<(), BarrierError> {
-        let (subject, queue) = self.queue.clone()?;
-        self.holder.queued = wall_time();
+    async fn send(self) -> Result<(), BarrierError> {
+        let BarrierTarget { subject, queue, parties } = self.target?;
+        let mode = LockMode::Permit { of: parties };
+        let holder = HolderRecord { mode, queued: wall_time(), ..(*self.holder).clone() };
         let deadline = match self.wait_policy {
             WaitPolicy::UpTo(wait) => Some((Instant::now() + wait, wait)),
             WaitPolicy::Endless | WaitPolicy::Try => None,
@@ -155,79 +238,82 @@ impl Barrier {
         let options = AcquireOptions {
             subject,
             queue: queue.clone(),
-            mode: self.holder.mode,
+            mode,
             class: PriorityClass::Ordinary,
-            value: self.holder.encode(),
+            value: holder.encode(),
             ttl: self.ttl,
             wait: self.wait_policy,
             former: None,
         };
-        let held =
-            self.queues.acquire(options).await.map_err(|error| BarrierError::of(error, self.parties))?;
-        let mut view = View::open(&self.store, &queue).map_err(BarrierError::Store)?;
-        let waiting = held.run(view.wait_for(|round| round.of(held.token(), self.parties)));
+        // A permit of `parties` is held as soon as the key is stored, unless parties of the round before have not left yet.
+        let held = self.queues.acquire(options).await.map_err(|error| BarrierError::of(error, parties))?;
+        let mut view = BarrierView::open(&self.store, &queue).map_err(BarrierError::Store)?;
+        let waiting = held.run(view.wait_for(|round| round.of(held.token(), parties)));
         let waited = match deadline {
             Some((deadline, within)) => match tokio::time::timeout_at(deadline, waiting).await {
                 Ok(waited) => waited,
                 Err(_) => {
                     let arrived = view.round.waiting();
-                    return Err(BarrierError::Timeout { arrived, parties: self.parties, after: within });
+                    return Err(BarrierError::Timeout { arrived, parties, after: within });
                 }
             },
             None => waiting.await,
         };
         let round = waited.map_err(BarrierError::Lost)?.map_err(BarrierError::Store)?;
-        // From here on others rely on us having passed, so no deadline counts any more.
-        self.mark(&held, round).await?;
+        // From here on other parties rely on the mark of this one, so the deadline does not apply any more.
+        mark(&self.queues, &self.store, &held, PassedMark { round, own: holder }).await?;
         let over = held.run(view.wait_for(|seen| seen.is_over(round).then_some(()))).await;
-        // We have passed whatever comes now; a place that cannot leave leaves in the background or ends with its lease.
+        // This party has passed. A key that is not deleted now is deleted in the background, or expires with its lease.
         if over.is_ok() {
             let _ = held.release().await;
         }
         Ok(())
     }
+}
 
-    /// Writes into the own queue key that this party has passed. The end of the lease ends the retries.
-    async fn mark(&self, held: &QueueHold, round: Token) -> Result<(), BarrierError> {
-        let mark = PassedMark { round, own: self.holder.clone() };
-        let mut rewrite = Rewrite::new(held.fence().key, held.token(), mark, Effort::UntilApplied);
-        let marked =
-            held.run(retry::run("barrier mark", &self.store, self.queues.clock(), &mut rewrite)).await;
-        match marked.map_err(BarrierError::Lost)? {
-            // The queue driver notices it too, and knows why.
-            Ok(Rewritten::Gone) => Err(BarrierError::Lost(held.lost().await)),
-            Ok(Rewritten::Stored(..) | Rewritten::Contended) => Ok(()),
-            Err(RewriteError::Store(error)) => Err(BarrierError::Store(error)),
-            Err(RewriteError::Unreadable(_)) => unreachable!("the owner replaces what cannot be read"),
-        }
+/// Writes into the own queue key that this party has passed. The end of the lease ends the retries.
+async fn mark(
+    queues: &QueueDriver,
+    store: &Store,
+    held: &QueueHold,
+    mark: PassedMark,
+) -> Result<(), BarrierError> {
+    let mut rewrite = Rewrite::new(held.fence().key, held.token(), mark, RewriteLimit::UntilApplied);
+    let marked = held.run(retry::run("barrier mark", store, queues.clock(), &mut rewrite)).await;
+    match marked.map_err(BarrierError::Lost)? {
+        // The queue driver notices the deleted key as well, and knows the reason.
+        Ok(Rewritten::Gone) => Err(BarrierError::Lost(held.lost().await)),
+        Ok(Rewritten::Stored(..) | Rewritten::Contended) => Ok(()),
+        Err(RewriteError::Store(error)) => Err(BarrierError::Store(error)),
+        Err(RewriteError::Unreadable(_)) => unreachable!("the owner replaces what cannot be read"),
     }
 }
 
-/// The parties at a barrier, as they come and go.
-struct View {
+/// The parties at a barrier, as the store shows them.
+struct BarrierView {
     queue: Bytes,
     feed: Feed,
     round: BarrierRound,
     tokens: BTreeMap<Bytes, Token>,
-    is_whole: bool,
+    is_complete: bool,
 }
 
-impl View {
-    fn open(store: &Store, queue: &Bytes) -> Result<View, StoreError> {
+impl BarrierView {
+    fn open(store: &Store, queue: &Bytes) -> Result<BarrierView, StoreError> {
         let feed = Feed::open(store.clone(), Selection::Prefix(queue.clone()))?;
-        Ok(View {
+        Ok(BarrierView {
             queue: queue.clone(),
             feed,
             round: BarrierRound::default(),
             tokens: BTreeMap::new(),
-            is_whole: false,
+            is_complete: false,
         })
     }
 
-    /// Looks at every whole picture, the present one first, until one is as wanted.
+    /// Checks each complete snapshot, the present one first, until one satisfies the condition.
     async fn wait_for<T>(&mut self, wanted: impl Fn(&BarrierRound) -> Option<T>) -> Result<T, StoreError> {
         loop {
-            if self.is_whole
+            if self.is_complete
                 && let Some(found) = wanted(&self.round)
             {
                 return Ok(found);
@@ -241,13 +327,13 @@ impl View {
     }
 
     fn take(&mut self, item: FeedItem) {
-        self.is_whole = matches!(item, FeedItem::Synced(_));
+        self.is_complete = matches!(item, FeedItem::Synced(_));
         match item {
             FeedItem::SnapshotBegin | FeedItem::Synced(_) => {}
             FeedItem::Put(pair) => {
                 self.forget(&pair.key);
-                if self.is_place(&pair) {
-                    // What cannot be read has not passed.
+                if self.is_queue_key(&pair) {
+                    // A record that cannot be read has not passed.
                     let passed = HolderRecord::decode(&pair.value).ok().and_then(|holder| holder.passed);
                     self.tokens.insert(pair.key, Token(pair.created));
                     self.round.queue_keys.insert(Token(pair.created), passed);
@@ -263,18 +349,9 @@ impl View {
         }
     }
 
-    /// A stranger's key is no party.
-    fn is_place(&self, pair: &KeyValue) -> bool {
+    /// Returns whether it is a queue key: a foreign key is no party.
+    fn is_queue_key(&self, pair: &KeyValue) -> bool {
         let name = pair.key.strip_prefix(&self.queue[..]).and_then(|name| std::str::from_utf8(name).ok());
         name.and_then(QueueKey::parse).is_some()
-    }
-}
-
-impl IntoFuture for Barrier {
-    type Output = Result<(), BarrierError>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.pass())
     }
 }

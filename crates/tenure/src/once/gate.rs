@@ -7,7 +7,9 @@ use bytes::Bytes;
 use tenure_core::fence::Fence;
 use tenure_core::id::{LockName, Namespace};
 use tenure_core::layout::{Key, Layout};
-use tenure_core::once::{BeginRun, Begun, CountedRuns, Decision, EndRun, OnceRule, is_in_future, lock_of};
+use tenure_core::once::{
+    BeginRun, Begun, CountedRuns, EndRun, OnceDecision, OnceRule, is_in_future, lock_of,
+};
 use tenure_core::record::{OnceRecord, Record};
 use thiserror::Error;
 
@@ -22,7 +24,7 @@ use crate::store::{Store, StoreError};
 /// use std::time::Duration;
 /// use tenure::{LockName, Namespace};
 /// use tenure::lock::Locks;
-/// use tenure::once::{Begun, Decision, RunGate};
+/// use tenure::once::{Begun, OnceDecision, RunGate};
 /// use tenure::session::Session;
 /// use tenure::store::Store;
 ///
@@ -32,7 +34,7 @@ use crate::store::{Store, StoreError};
 /// let day = Duration::from_secs(24 * 3_600);
 /// let gate = RunGate::new(&store, &namespace, LockName::parse("backup")?, day);
 ///
-/// if let Decision::Due { .. } = gate.decide().await? {
+/// if let OnceDecision::Due { .. } = gate.decide().await? {
 ///     let guard = Locks::new(&Session::open(store)?, &namespace).lock(gate.lock_name().as_str()).await?;
 ///     if let Begun::Begun { mut record, .. } = gate.begin(guard.fence()).await? {
 ///         record.exit_code = Some(0); // the work, and how it ended
@@ -147,7 +149,7 @@ impl RunGate {
     }
 
     /// Whether a run is due now, without the lock.
-    pub async fn decide(&self) -> Result<Decision, RunGateError> {
+    pub async fn decide(&self) -> Result<OnceDecision, RunGateError> {
         Ok(self.rule.decide(self.last().await?.as_ref(), wall_time()))
     }
 

@@ -14,7 +14,7 @@ use tracing::debug;
 use super::{QueueArrival, QueueDriver, QueueHold, WaiterEnd, WaiterHandle, WaiterStatus};
 use crate::hold::{LossReason, Lost, Subject};
 use crate::identity::Identity;
-use crate::session::{InvalidTtl, LendError};
+use crate::session::{InvalidTtl, LeaseError};
 use crate::store::StoreError;
 
 /// How long the store may take to reply to a caller that does not wait: long enough for an election of etcd.
@@ -81,13 +81,13 @@ pub(crate) enum QueueError {
     InvalidTtl(InvalidTtl),
 }
 
-impl From<LendError> for QueueError {
-    fn from(error: LendError) -> QueueError {
+impl From<LeaseError> for QueueError {
+    fn from(error: LeaseError) -> QueueError {
         match error {
-            LendError::NotYet { within } => QueueError::Unavailable { after: within },
-            LendError::Store(error) => QueueError::Store(error),
-            LendError::Closed => QueueError::Closed,
-            LendError::InvalidTtl(invalid) => QueueError::InvalidTtl(invalid),
+            LeaseError::Unavailable { after } => QueueError::Unavailable { after },
+            LeaseError::Store(error) => QueueError::Store(error),
+            LeaseError::Closed => QueueError::Closed,
+            LeaseError::InvalidTtl(invalid) => QueueError::InvalidTtl(invalid),
         }
     }
 }
@@ -106,20 +106,21 @@ impl QueueDriver {
         };
         loop {
             let left = deadline.map_or(Duration::MAX, |deadline| deadline.duration_since(Instant::now()));
-            let loan = self.loan(options.ttl, left).await?;
+            let lease_handle = self.lease(options.ttl, left).await?;
             let AcquireOptions { subject, queue, mode, class, value, .. } = &options;
-            let waiter = self.enter(queue.clone(), (*mode, *class), value.clone(), loan, subject.clone());
+            let waiter =
+                self.enter(queue.clone(), (*mode, *class), value.clone(), lease_handle, subject.clone());
             match attempt(waiter, &options, deadline, within).await {
-                Attempt::Decided(result) => return result,
+                AcquireAttempt::Decided(result) => return result,
                 // The lease ended before the key was put: no turn is lost.
-                Attempt::NeverEntered => {}
+                AcquireAttempt::NeverEntered => {}
             }
         }
     }
 }
 
 /// What came of entering a queue once.
-enum Attempt {
+enum AcquireAttempt {
     Decided(Result<QueueHold, QueueError>),
     NeverEntered,
 }
@@ -129,7 +130,7 @@ async fn attempt(
     options: &AcquireOptions,
     deadline: Option<Instant>,
     within: Duration,
-) -> Attempt {
+) -> AcquireAttempt {
     let (mut has_entered, mut arrival, mut by) = (false, QueueArrival::Immediate, None);
     let deciding = async {
         let first = waiter.wait_for(|status| !matches!(status, WaiterStatus::Entering)).await;
@@ -161,7 +162,7 @@ async fn attempt(
         Some(deadline) => Box::pin(timeout_at(deadline, deciding)).await,
         None => Ok(deciding.await),
     };
-    Attempt::Decided(match decided {
+    AcquireAttempt::Decided(match decided {
         Ok(Some(WaiterStatus::Holding { key, token, priority_waiters, .. })) => {
             Ok(QueueHold::new(waiter, (key, token), priority_waiters, arrival))
         }
@@ -170,7 +171,7 @@ async fn attempt(
         }
         Ok(Some(WaiterStatus::Ended(WaiterEnd::Lease(reason)))) => match reason {
             LossReason::Closed => Err(QueueError::Closed),
-            _ if !has_entered => return Attempt::NeverEntered,
+            _ if !has_entered => return AcquireAttempt::NeverEntered,
             reason => Err(QueueError::Lost(waiter.validity.lost_by(reason))),
         },
         Ok(Some(WaiterStatus::Ended(end))) => Err(refusal(end, &waiter)),
@@ -188,7 +189,7 @@ async fn attempt(
     })
 }
 
-/// A waiter was refused: leaves the queue, and reads meanwhile who holds it.
+/// A waiter was refused: leaves the queue, and reads the holder meanwhile.
 async fn refused(waiter: &WaiterHandle) -> Option<Identity> {
     let holder = timeout(LEAVE_WITHIN, waiter.first_holder());
     let leaving = async {
@@ -200,7 +201,7 @@ async fn refused(waiter: &WaiterHandle) -> Option<Identity> {
     holder.ok().flatten()
 }
 
-/// Waits until a status decides, and reads who holds the queue if that has not happened `at` the given time.
+/// Waits until a status decides, and reads the holder of the queue if that has not happened `at` the given time.
 async fn wait_and_read(
     waiter: &WaiterHandle,
     is_decided: impl Fn(&WaiterStatus) -> bool,

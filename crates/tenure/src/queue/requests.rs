@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use tenure_core::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use tenure_core::queue::{
-    AcquiredMark, BatchRequests, Effort, Progress, QueueOutput, QueueReply, QueueRequests, Rewrite,
-    RewriteError, Rewritten, WaiterId,
+    AcquiredMark, BatchRequests, QueueOutput, QueueReply, QueueRequests, ReplyProgress, Rewrite,
+    RewriteError, RewriteLimit, Rewritten, WaiterId,
 };
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
@@ -32,7 +32,7 @@ pub(super) const RECORD_AFTER: Duration = Duration::from_millis(100);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Each conflict means that the write of another client was applied. A lost reply is retried with the next due time.
-const EFFORT: Effort = Effort::Bounded { conflicts_max: 4, lost_max: 0 };
+const EFFORT: RewriteLimit = RewriteLimit::Bounded { conflicts_max: 4, lost_max: 0 };
 
 /// What a machine wants of the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,8 +102,8 @@ pub(super) async fn send(session: Session, requests: Arc<QueueRequests>, batch: 
             session.note_failure(error);
         }
         let reply = match requests.handle(&request.queue, request.output, reply) {
-            Progress::Done(reply) => reply,
-            Progress::Read(read) => {
+            ReplyProgress::Done(reply) => reply,
+            ReplyProgress::Read(read) => {
                 let page = store.get(read.get()).await;
                 read.handle(page)
             }
@@ -113,7 +113,7 @@ pub(super) async fn send(session: Session, requests: Arc<QueueRequests>, batch: 
     responses
 }
 
-/// The holds of one queue whose beginning is not written yet.
+/// The holds of one queue with a beginning that is not written yet.
 #[derive(Default)]
 pub(super) struct UnrecordedHolds {
     holds: Vec<UnrecordedHold>,
@@ -173,7 +173,7 @@ pub(super) enum Recorded {
     NotDone,
 }
 
-/// A hold whose beginning is to be recorded.
+/// A hold with a beginning that is to be recorded.
 pub(super) struct AcquiredHold {
     pub(super) slot: QueueSlot,
     pub(super) id: WaiterId,
@@ -208,9 +208,11 @@ pub(super) async fn record(store: Store, clock: Arc<dyn Clock>, holds: Vec<Acqui
         let replies = store.batch(txns).await;
         for ((hold, mut rewrite), reply) in sent.into_iter().zip(replies) {
             let result = match rewrite.handle(reply.map(StoreReply::Txn)) {
-                Step::Done(result) => result,
+                ExchangeStep::Done(result) => result,
                 // Another client has written the record since.
-                Step::Send | Step::Retry(_) => retry::run("record hold", &store, &clock, &mut rewrite).await,
+                ExchangeStep::Send | ExchangeStep::Retry(_) => {
+                    retry::run("record hold", &store, &clock, &mut rewrite).await
+                }
             };
             responses.push((hold.slot, Response::Recorded(hold.id, recorded(result))));
         }

@@ -1,6 +1,6 @@
 //! The keys that a queue driver watches: its own keys, the keys before them, and whole queues where several waiters hold at once.
 //!
-//! The driver's task polls all watches itself: no other task stands between a watch and the machine.
+//! The driver's task polls all watches itself: no relay task is between a watch and the machine.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{AbortHandle, Abortable, BoxStream, SelectAll, unfold};
-use tenure_core::backoff::Retry;
+use tenure_core::backoff::Backoff;
 use tenure_core::layout::QueueKey;
 use tenure_core::queue::{LockMode, queue_key_of};
 use tenure_core::record::{HolderRecord, Record};
@@ -126,7 +126,7 @@ impl QueueWatches {
     fn watch_key(&mut self, queue: &Bytes, key: QueueKey, start: WatchStart) -> AbortHandle {
         let watch = KeyWatch {
             store: self.store.clone(),
-            attempts: Attempts::new(&self.clock, Retry::QUEUE),
+            attempts: Attempts::new(&self.clock, Backoff::QUEUE),
             queue: queue.clone(),
             key,
             start,
@@ -284,7 +284,7 @@ struct WatchedKey {
 }
 
 impl OwnKeyWatches {
-    /// These keys are to be watched from now on, and no others. Returns those whose watch ends.
+    /// These keys are to be watched from now on, and no others. Returns those that are not watched any more.
     pub(super) fn set(
         &mut self,
         wanted: impl Iterator<Item = (QueueKey, Option<Token>)> + Clone,
@@ -302,7 +302,7 @@ impl OwnKeyWatches {
         former.into_values().filter(|watched| watched.is_watched).map(|watched| watched.key).collect()
     }
 
-    /// A key whose watch begins now, and its create revision.
+    /// A key that is to be watched now, and its create revision.
     pub(super) fn next_due(&mut self, now: Moment) -> Option<(QueueKey, Option<Token>)> {
         let due = self.keys.iter_mut().find(|watched| !watched.is_watched && watched.at <= now)?;
         due.is_watched = true;

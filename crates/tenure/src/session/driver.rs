@@ -6,32 +6,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::revision::RequestId;
-use tenure_core::session::{Action, DeleteReply, LeaseSlotId, Notice, PutReply};
+use tenure_core::session::{DeleteReply, LeaseSlotId, PutReply, SessionEvent, SessionOutput};
 use tenure_core::time::Moment;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::own_keys::{OwnKeys, Sighting};
-use super::perform;
-use super::shared::{Inner, Shared};
-use super::{LeftBehind, SessionState, measure};
-use crate::dice;
-use crate::driver::{self, Drive, Event, Next};
+use super::own_key_watch::{OwnKeyChange, SessionKeyWatches};
+use super::shared::{SessionInner, SessionShared};
+use super::{SessionState, metrics, requests};
+use crate::driver::{self, Drive, DriverEvent, NextStep};
+use crate::error::CloseError;
+use crate::rng;
 use crate::store::{Grant, LeaseId, Renewal, Revision, Store, StoreError};
 
-/// How long closing tries to delete keys and revoke leases; what it cannot reach then ends by itself.
+/// How long closing retries to delete keys and revoke leases. Those that remain then expire.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often at most the return of the store ends all backoffs. An engine may report that it is back while requests still fail; without this
 /// the session would then send requests as fast as it can.
 const BACK_EVERY: Duration = Duration::from_millis(250);
 
-/// How long keys may wait to be watched while others are still being put. Watched from the start, ten thousand keys would come back as
-/// ten thousand events while they are registered; what happens to them before they are watched is in the watch's first listing.
-const FOLLOW_WITHIN: Duration = Duration::from_millis(500);
+/// How long keys may be unwatched while others are still being put. Watched from the start, ten thousand keys would return as ten thousand
+/// events while they are registered. Changes before the watch are in its first listing.
+const WATCH_WITHIN: Duration = Duration::from_millis(500);
 
 /// The reply to a request.
-pub(super) enum Reply {
+pub(super) enum SessionReply {
     Granted {
         slot: LeaseSlotId,
         epoch: RequestId,
@@ -45,18 +45,18 @@ pub(super) enum Reply {
     Revoked(LeaseId, RequestId, Result<Revision, StoreError>),
 }
 
-/// What happens outside.
-enum Input {
+/// An event outside of the machine.
+enum SessionInput {
     CloseIsLate,
     StoreLost(StoreError),
     StoreBack,
-    Seen(Vec<Sighting>),
+    KeysChanged(Vec<OwnKeyChange>),
 }
 
 /// The driver's task.
 struct SessionTask {
-    shared: Arc<Shared>,
-    own_keys: OwnKeys,
+    shared: Arc<SessionShared>,
+    own_keys: SessionKeyWatches,
     back: StoreBack,
     /// Completes once at most, and is not polled again: a session ends with its store.
     lost: Pin<Box<dyn Future<Output = StoreError> + Send>>,
@@ -67,11 +67,11 @@ struct SessionTask {
     is_late: bool,
 }
 
-/// Runs until the session is closed and its leases are revoked, or left to end.
-pub(super) async fn drive(shared: Arc<Shared>) {
+/// Runs until the session is closed and its leases are revoked, or left to expire.
+pub(super) async fn drive(shared: Arc<SessionShared>) {
     let store = shared.store.clone();
     let mut task = SessionTask {
-        own_keys: OwnKeys::new(store.clone()),
+        own_keys: SessionKeyWatches::new(store.clone()),
         back: StoreBack::new(store.clone()),
         lost: Box::pin(async move { store.lost().await }),
         is_lost: false,
@@ -86,12 +86,12 @@ pub(super) async fn drive(shared: Arc<Shared>) {
 }
 
 impl Drive for SessionTask {
-    type Input = Input;
-    type Reply = Reply;
+    type Input = SessionInput;
+    type Reply = SessionReply;
 
-    async fn step(&mut self) -> Next {
+    async fn step(&mut self) -> NextStep {
         if self.is_late {
-            return Next::End;
+            return NextStep::End;
         }
         let shared = &self.shared;
         let step = shared.step();
@@ -102,49 +102,53 @@ impl Drive for SessionTask {
         for action in step.actions {
             shared.inbox.send(perform(shared.clone(), action));
         }
-        if step.may_follow {
-            shared.follow(&mut self.own_keys);
+        if step.may_watch {
+            shared.update_watches(&mut self.own_keys);
         }
         if step.is_over {
-            return Next::End;
+            return NextStep::End;
         }
         if step.is_closing {
             self.close_by.get_or_insert_with(|| Instant::now() + CLOSE_WITHIN);
         }
         self.is_waiting = step.is_waiting;
-        Next::Wait(step.wake)
+        NextStep::Wait(step.wake)
     }
 
-    fn inputs(&mut self) -> (impl Future<Output = Input> + Send, impl Future<Output = Input> + Send) {
+    fn inputs(
+        &mut self,
+    ) -> (impl Future<Output = SessionInput> + Send, impl Future<Output = SessionInput> + Send) {
         let SessionTask { own_keys, back, lost, is_lost, is_waiting, close_by, .. } = self;
         let rare = async move {
             tokio::select! {
                 biased;
-                () = at(*close_by) => Input::CloseIsLate,
-                error = lost, if !*is_lost => Input::StoreLost(error),
-                () = back.next(), if *is_waiting => Input::StoreBack,
+                () = at(*close_by) => SessionInput::CloseIsLate,
+                error = lost, if !*is_lost => SessionInput::StoreLost(error),
+                () = back.next(), if *is_waiting => SessionInput::StoreBack,
             }
         };
-        (rare, async move { Input::Seen(own_keys.next().await) })
+        (rare, async move { SessionInput::KeysChanged(own_keys.next().await) })
     }
 
-    fn handle(&mut self, event: Event<Input, Reply>) {
+    fn handle(&mut self, event: DriverEvent<SessionInput, SessionReply>) {
         let shared = &self.shared;
         let input = match event {
-            Event::Reply(reply) => return shared.handle_reply(reply),
-            Event::Input(input) => input,
-            Event::Wake => return,
+            DriverEvent::Reply(reply) => return shared.handle_reply(reply),
+            DriverEvent::Input(input) => input,
+            DriverEvent::Wake => return,
         };
         let now = shared.clock.now();
         let mut inner = shared.lock();
         match input {
-            Input::CloseIsLate => self.is_late = true,
-            Input::StoreLost(error) => {
+            SessionInput::CloseIsLate => self.is_late = true,
+            SessionInput::StoreLost(error) => {
                 self.is_lost = true;
                 inner.note(Some(&error), now);
             }
-            Input::StoreBack => inner.machine.handle_store_back(now),
-            Input::Seen(sightings) => sightings.into_iter().for_each(|sighting| inner.see(sighting, now)),
+            SessionInput::StoreBack => inner.machine.handle_store_reachable(now),
+            SessionInput::KeysChanged(changes) => {
+                changes.into_iter().for_each(|change| inner.handle_key_change(change, now));
+            }
         }
     }
 }
@@ -182,66 +186,70 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-async fn perform(shared: Arc<Shared>, action: Action) -> Reply {
+async fn perform(shared: Arc<SessionShared>, action: SessionOutput) -> SessionReply {
     let store = &shared.store;
     match action {
-        Action::Grant { slot, epoch, ttl } => {
-            // This process chooses the id, so that a lease whose grant was not answered can be revoked.
+        SessionOutput::Grant { slot, epoch, ttl } => {
+            // This process chooses the id, so that it can revoke a lease when the reply to the grant is lost.
             let (id, answer) = match random_id() {
                 Ok(id) => (id, store.grant(ttl, Some(id)).await),
                 Err(error) => (LeaseId::from_random([0; 8]), Err(error)),
             };
-            Reply::Granted { slot, epoch, id, ttl, answer }
+            SessionReply::Granted { slot, epoch, id, ttl, answer }
         }
-        Action::Renew { slot, epoch, lease } => Reply::Renewed(slot, epoch, store.renew(lease).await),
-        Action::Put { slot, epoch, lease, ours, entries } => {
+        SessionOutput::Renew { slot, epoch, lease } => {
+            SessionReply::Renewed(slot, epoch, store.renew(lease).await)
+        }
+        SessionOutput::Put { slot, epoch, lease, own_leases, entries } => {
             let is_held = || shared.is_held(lease);
-            Reply::Put(slot, epoch, perform::put(store, lease, ours, entries, &is_held).await)
+            SessionReply::Put(slot, epoch, requests::put(store, lease, own_leases, entries, &is_held).await)
         }
-        Action::Delete { slot, epoch, ours, keys } => {
-            Reply::Deleted(slot, epoch, perform::delete(store, ours, keys).await)
+        SessionOutput::Delete { slot, epoch, own_leases, keys } => {
+            SessionReply::Deleted(slot, epoch, requests::delete(store, own_leases, keys).await)
         }
-        Action::Revoke { epoch, lease } => Reply::Revoked(lease, epoch, store.revoke(lease).await),
+        SessionOutput::Revoke { epoch, lease } => {
+            SessionReply::Revoked(lease, epoch, store.revoke(lease).await)
+        }
     }
 }
 
 fn random_id() -> Result<LeaseId, StoreError> {
-    dice::try_bytes().map(LeaseId::from_random)
+    rng::try_bytes().map(LeaseId::from_random)
 }
 
-/// What the machine wants next.
-struct Step {
-    actions: Vec<Action>,
+/// The result of one step.
+struct SessionStep {
+    actions: Vec<SessionOutput>,
     wake: Option<Moment>,
-    /// Something waits for the store to come back.
+    /// Whether a request waits until the store is reachable.
     is_waiting: bool,
     is_closing: bool,
-    /// The watching of keys may begin and end.
-    may_follow: bool,
-    /// A lease was lost.
+    /// Whether watches of keys may begin and end.
+    may_watch: bool,
+    /// Whether a lease was lost.
     has_lost: bool,
-    /// Everything is tidied up, or nothing ever can be.
+    /// Whether all leases are revoked, or the store failed for good.
     is_over: bool,
 }
 
-impl Shared {
+impl SessionShared {
     /// Shows the machine the time, publishes its events, and takes its requests.
-    fn step(&self) -> Step {
+    fn step(&self) -> SessionStep {
         let mut inner = self.lock();
         let now = self.clock.now();
         inner.machine.handle_time(now);
         let mut is_over = inner.fatal.is_some();
         let mut has_lost = false;
-        while let Some(notice) = inner.machine.poll_notice() {
-            is_over |= matches!(notice, Notice::Closed);
-            has_lost |= matches!(notice, Notice::Lost { .. });
-            self.tell(&mut inner, notice);
+        while let Some(notice) = inner.machine.poll_event() {
+            is_over |= matches!(notice, SessionEvent::Closed);
+            has_lost |= matches!(notice, SessionEvent::Lost { .. });
+            self.publish(&mut inner, notice);
         }
-        let may_follow = inner.may_follow(now);
-        let step = Step {
-            actions: std::iter::from_fn(|| inner.machine.poll_action()).collect(),
-            wake: inner.machine.next_wake().into_iter().chain(inner.follow_by).min(),
-            may_follow,
+        let may_watch = inner.may_watch(now);
+        let step = SessionStep {
+            actions: std::iter::from_fn(|| inner.machine.poll_output()).collect(),
+            wake: inner.machine.next_wake().into_iter().chain(inner.watch_by).min(),
+            may_watch,
             is_waiting: inner.machine.is_waiting(),
             is_closing: inner.is_closing,
             has_lost,
@@ -250,50 +258,51 @@ impl Shared {
         let keys = inner.machine.keys().len();
         inner.gauge.set(keys);
         let state = inner.describe(now);
-        self.settled
-            .send_if_modified(|settled| std::mem::replace(settled, inner.machine.is_settled()) != *settled);
+        self.is_synced.send_if_modified(|is_synced| {
+            std::mem::replace(is_synced, inner.machine.is_settled()) != *is_synced
+        });
         drop(inner);
         self.state.send_if_modified(|before| {
-            let is_news = before.is_other(&state);
-            if is_news {
+            let is_new = before.is_other(&state);
+            if is_new {
                 *before = state;
             }
-            is_news
+            is_new
         });
         step
     }
 
-    fn handle_reply(&self, reply: Reply) {
+    fn handle_reply(&self, reply: SessionReply) {
         let mut inner = self.lock();
         let now = self.clock.now();
-        let jitter = dice::throw();
+        let jitter = rng::jitter();
         match reply {
-            Reply::Granted { slot, epoch, id, ttl, answer } => {
-                measure::granted(&answer);
+            SessionReply::Granted { slot, epoch, id, ttl, answer } => {
+                metrics::granted(&answer);
                 inner.note(answer.as_ref().err(), now);
                 inner.machine.handle_granted(slot, epoch, &answer, jitter, now);
                 if matches!(answer, Err(StoreError::Ambiguous(_))) {
-                    inner.machine.handle_doubtful_grant(id, ttl, now);
+                    inner.machine.handle_ambiguous_grant(id, ttl, now);
                 }
             }
-            Reply::Renewed(slot, epoch, answer) => {
-                measure::renewed(&answer);
+            SessionReply::Renewed(slot, epoch, answer) => {
+                metrics::renewed(&answer);
                 inner.note(answer.as_ref().err(), now);
                 inner.machine.handle_renewed(slot, epoch, &answer, jitter, now);
             }
-            Reply::Put(slot, epoch, put) => {
-                // Who may not write one key may still write others.
+            SessionReply::Put(slot, epoch, put) => {
+                // Access to one key may be denied while others are accepted: such an error is no outage.
                 inner.note(put.error.filter(|error| !matches!(error, StoreError::Denied(_))).as_ref(), now);
                 inner.machine.handle_put(slot, epoch, put.outcomes, put.lease, jitter, now);
             }
-            Reply::Deleted(slot, epoch, deleted) => {
+            SessionReply::Deleted(slot, epoch, deleted) => {
                 inner.note(
                     deleted.error.filter(|error| !matches!(error, StoreError::Denied(_))).as_ref(),
                     now,
                 );
                 inner.machine.handle_deleted(slot, epoch, deleted.outcomes, jitter, now);
             }
-            Reply::Revoked(lease, epoch, answer) => {
+            SessionReply::Revoked(lease, epoch, answer) => {
                 if let Err(error) = &answer {
                     debug!(%lease, %error, "lease not revoked");
                 }
@@ -302,62 +311,63 @@ impl Shared {
         }
     }
 
-    /// Begins and ends the watching of keys.
-    fn follow(&self, own_keys: &mut OwnKeys) {
+    /// Begins and ends watches of keys.
+    fn update_watches(&self, own_keys: &mut SessionKeyWatches) {
         let mut inner = self.lock();
-        for key in std::mem::take(&mut inner.follow) {
-            match inner.machine.wish(&key) {
+        for key in std::mem::take(&mut inner.unwatched) {
+            match inner.machine.registration(&key) {
                 Some(_) => own_keys.add(&key),
                 None => own_keys.remove(&key),
             }
         }
     }
 
-    /// The driver has ended: reports what is left, and ends what others still hold.
+    /// The driver has ended: reports which leases remain, and ends the validity of their users.
     fn end(&self) {
         let mut inner = self.lock();
-        let remains = inner.machine.remains(self.clock.now());
-        let left = LeftBehind {
-            leases: remains.leases,
-            keys: remains.keys,
-            loans: remains.loans,
-            holds: std::mem::take(&mut inner.unreleased)
-                .into_iter()
-                .filter_map(|(name, owner)| owner.is_alive().then_some(name))
-                .collect(),
-            within: remains.within,
+        let unreleased = inner.machine.unreleased(self.clock.now());
+        let holds: Vec<String> = std::mem::take(&mut inner.unreleased)
+            .into_iter()
+            .filter_map(|(name, owner)| owner.is_alive().then_some(name))
+            .collect();
+        let (leases, keys, ttl) = (unreleased.leases, unreleased.keys, unreleased.within);
+        let report = match leases {
+            0 => Ok(()),
+            _ if unreleased.users == 0 && holds.is_empty() => {
+                Err(CloseError::NotConfirmed { leases, keys, ttl })
+            }
+            _ => Err(CloseError::StillHeld { holds, leases: unreleased.users, ttl }),
         };
-        let report = if left.leases == 0 { Ok(()) } else { Err(left) };
         let why = inner.fatal.clone();
-        self.farewell(&mut inner, &report);
+        self.end_lease_users(&mut inner, &report);
         drop(inner);
-        self.settled.send_replace(true);
+        self.is_synced.send_replace(true);
         self.state.send_replace(SessionState::Closed { why });
         self.ended.send_replace(Some(report));
     }
 }
 
-impl Inner {
-    /// Whether the watching of keys may follow what is wanted: once everything is stored, or has taken long enough.
-    fn may_follow(&mut self, now: Moment) -> bool {
-        if self.follow.is_empty() {
+impl SessionInner {
+    /// Whether the watches may be updated: once all keys are stored, or that has taken long enough.
+    fn may_watch(&mut self, now: Moment) -> bool {
+        if self.unwatched.is_empty() {
             return false;
         }
-        let by = *self.follow_by.get_or_insert(now + FOLLOW_WITHIN);
-        let may_follow = now >= by || self.machine.is_settled();
-        if may_follow {
-            self.follow_by = None;
+        let by = *self.watch_by.get_or_insert(now + WATCH_WITHIN);
+        let may_watch = now >= by || self.machine.is_settled();
+        if may_watch {
+            self.watch_by = None;
         }
-        may_follow
+        may_watch
     }
 
-    fn see(&mut self, sighting: Sighting, now: Moment) {
-        match sighting {
-            Sighting::Put { key, value, lease, revision } => {
+    fn handle_key_change(&mut self, change: OwnKeyChange, now: Moment) {
+        match change {
+            OwnKeyChange::Put { key, value, lease, revision } => {
                 self.machine.handle_key_put(&key, &value, lease, revision, now);
             }
-            Sighting::Deleted { key, revision } => self.machine.handle_key_deleted(&key, revision, now),
-            Sighting::Listed { select, present, revision } => {
+            OwnKeyChange::Deleted { key, revision } => self.machine.handle_key_deleted(&key, revision, now),
+            OwnKeyChange::Listed { select, present, revision } => {
                 let keys = self.machine.keys();
                 let absent: Vec<_> =
                     keys.filter(|key| select.contains(key) && !present.contains(*key)).cloned().collect();
@@ -365,7 +375,7 @@ impl Inner {
                     self.machine.handle_key_deleted(&key, revision, now);
                 }
             }
-            Sighting::Blind(error) => self.note(Some(&error), now),
+            OwnKeyChange::Failed(error) => self.note(Some(&error), now),
         }
     }
 }

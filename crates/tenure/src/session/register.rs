@@ -1,159 +1,245 @@
-//! Registering a key: what is asked, what is answered, and what is refused before anything is sent.
+//! Registering keys: the request, its result, and what is refused before anything is sent.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_core::id::InvalidName;
 use tenure_core::keepalive::TtlTooShort;
-use tenure_core::session::{Mode, largest_put};
+use tenure_core::record::Timestamp;
+use tenure_core::revision::Token;
+use tenure_core::session::{PutMode, largest_put};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use super::shared::Shared;
-use crate::store::{Invalid, LeaseId, Revision, StoreError};
+use super::shared::SessionShared;
+use crate::error::{ErrorClass, classified};
+use crate::store::{InvalidRequest, LeaseId, Revision, StoreError};
+use crate::tenure::request;
 
-/// How long `register` waits for the store unless told otherwise: long enough for an election of etcd, short enough for a start-up script.
+/// How long `register` waits for the store by default: long enough for an election of etcd, short enough for a start-up script.
 const REGISTER_WITHIN: Duration = Duration::from_secs(10);
 
-/// A key that is in the store.
+/// A key that is stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Registration {
+pub struct RegisteredKey {
     /// The key.
     pub key: Bytes,
-    /// The lease it hangs on.
+    /// Its lease.
     pub lease: LeaseId,
-    /// When it was put.
+    /// The revision of its last put.
     pub revision: Revision,
-    /// The TTL that the store granted, which is not less than the one asked for.
+    /// The TTL that the store granted, which is not less than the requested one.
     pub ttl: Duration,
 }
 
-/// Why a key is not registered.
+/// Another process that has registered a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyOwner {
+    /// The kind and name of what it has registered, such as `node web-1`.
+    pub subject: String,
+    /// Its token.
+    pub token: Token,
+    /// Its address, if its record has one.
+    pub address: Option<String>,
+    /// When it registered, by its own clock; none if its record cannot be read.
+    pub started: Option<Timestamp>,
+    /// Its lease.
+    pub lease: Option<LeaseId>,
+}
+
+impl fmt::Display for KeyOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = self.address.as_deref().unwrap_or("an unknown address");
+        write!(f, "{} is registered by the process with token {} at {address}", self.subject, self.token)?;
+        match self.started {
+            Some(started) => write!(f, " since {started}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why a key is not registered, or its record not changed.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum RegisterError {
     /// No key of a namespace has such a name. Nothing was sent, and nothing has changed.
     #[error(transparent)]
     InvalidName(#[from] InvalidName),
-    /// No store would take this key or value. Nothing was sent, and nothing has changed.
+    /// No store accepts this key or value. Nothing was sent, and nothing has changed.
     #[error("the key cannot be registered: {0}")]
-    Invalid(Invalid),
-    /// Somebody else has the key, and it was not to be overwritten. It is not wanted any more.
-    #[error("somebody else has registered this key")]
-    Taken,
-    /// The store did not answer in time. The key is still wanted and will be registered when the store is back; `unregister`
-    /// withdraws it.
-    #[error(
-        "the store did not take the key within {within:?}; it is still wanted and will be registered when the store answers"
-    )]
-    NotYet {
-        /// How long was waited.
-        within: Duration,
-    },
-    /// The store will never take it. It is not wanted any more.
-    #[error("the store refuses the key")]
-    Refused(#[source] StoreError),
-    /// The TTL cannot be held. Nothing was sent, and nothing has changed.
+    Invalid(InvalidRequest),
+    /// No lease can have the requested TTL. Nothing was sent, and nothing has changed.
     #[error(transparent)]
-    Ttl(#[from] TtlTooShort),
-    /// Another `register` of the same key came later.
-    #[error("the key was registered again with another value, or unregistered, before this was done")]
+    InvalidTtl(#[from] TtlTooShort),
+    /// Another process has registered the key. This session does not keep it registered.
+    #[error("{}", held(by.as_deref()))]
+    Held {
+        /// The other process, if it is known.
+        by: Option<Box<KeyOwner>>,
+    },
+    /// This session has registered the key already, or is about to.
+    #[error("this session has registered the key already")]
+    AlreadyRegistered,
+    /// The store did not confirm it in time. A request of [`Session::register_raw`](super::Session::register_raw) or an update stays in
+    /// effect, and is stored when the store replies; everything else is withdrawn.
+    #[error("the store did not confirm the registration within {after:?}")]
+    Timeout {
+        /// How long the caller waited.
+        after: Duration,
+    },
+    /// Another request for the same key came later.
+    #[error("a later request for the same key replaced this one")]
     Superseded,
-    /// The session was closed.
+    /// The store did not confirm that the key is deleted. It is deleted in the background, or expires with its lease.
+    #[error("the store did not confirm that the key is deleted; it expires within {ttl:?}")]
+    NotConfirmed {
+        /// When the lease has expired at the latest.
+        ttl: Duration,
+    },
+    /// The store refuses the key for good. This session does not keep it registered.
+    #[error("the store refuses the key")]
+    Store(#[source] StoreError),
+    /// The session is closed.
     #[error("the session is closed")]
     Closed,
 }
 
-/// A registration that is about to be asked for.
-#[must_use = "nothing is registered before this is awaited"]
-pub struct Register {
-    shared: Arc<Shared>,
-    key: Bytes,
-    value: Bytes,
-    ttl: Option<Duration>,
-    mode: Mode,
-    within: Duration,
+impl RegisterError {
+    /// What the caller can do about it.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            RegisterError::InvalidName(_)
+            | RegisterError::Invalid(_)
+            | RegisterError::InvalidTtl(_)
+            | RegisterError::AlreadyRegistered
+            | RegisterError::Superseded => ErrorClass::Invalid,
+            RegisterError::Held { .. } => ErrorClass::Conflict,
+            RegisterError::Timeout { .. } => ErrorClass::Timeout,
+            RegisterError::NotConfirmed { .. } => ErrorClass::Ambiguous,
+            RegisterError::Store(error) => error.into(),
+            RegisterError::Closed => ErrorClass::Closed,
+        }
+    }
 }
 
+classified!(RegisterError);
+
+fn held(by: Option<&KeyOwner>) -> String {
+    by.map_or_else(|| "another process has registered the key".to_owned(), ToString::to_string)
+}
+
+/// A key that is about to be registered. Awaiting it returns a [`RegisteredKey`].
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// let tenure = Tenure::builder().store("memory:").namespace("shop").connect().await?;
+/// let registered = tenure.register("api/web-1", "10.0.0.7:80").if_absent().await?;
+/// assert_eq!(&registered.key[..], b"/shop/registry/api/web-1");
+/// tenure.session().unregister(registered.key);
+/// # tenure.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The key stays registered, through outages and lost leases, until [`Session::unregister`](super::Session::unregister) or the end of the
+/// session.
+///
+/// # Cancellation
+///
+/// Dropping the future does not unregister the key; [`Session::unregister`](super::Session::unregister) does.
+///
+/// # Errors
+///
+/// [`RegisterError`]; a wrong name is reported when it is awaited.
+#[must_use = "nothing is registered before this is awaited"]
+pub struct Register {
+    shared: Arc<SessionShared>,
+    key: Result<Bytes, InvalidName>,
+    value: Bytes,
+    ttl: Option<Duration>,
+    mode: PutMode,
+    timeout: Duration,
+}
+
+request!(Register => Result<RegisteredKey, RegisterError>);
+
 impl Register {
-    pub(super) fn new(shared: Arc<Shared>, key: Bytes, value: Bytes) -> Register {
-        Register { shared, key, value, ttl: None, mode: Mode::Overwrite, within: REGISTER_WITHIN }
+    pub(super) fn new(shared: Arc<SessionShared>, key: Result<Bytes, InvalidName>, value: Bytes) -> Register {
+        Register { shared, key, value, ttl: None, mode: PutMode::Overwrite, timeout: REGISTER_WITHIN }
     }
 
-    /// With a TTL of its own.
+    /// With a lease of this TTL; that of the session otherwise.
     pub fn ttl(mut self, ttl: Duration) -> Register {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Only if nobody else has the key.
-    pub fn create_only(mut self) -> Register {
-        self.mode = Mode::Create;
+    /// Only if no other process has the key; it is overwritten otherwise.
+    pub fn if_absent(mut self) -> Register {
+        self.mode = PutMode::Create;
         self
     }
 
-    /// Waits this long for the store.
-    pub fn within(mut self, within: Duration) -> Register {
-        self.within = within;
+    /// Waits at most this long for the store; 10 s.
+    pub fn timeout(mut self, timeout: Duration) -> Register {
+        self.timeout = timeout;
         self
     }
 
-    async fn ask(self) -> Result<Registration, RegisterError> {
-        self.check()?;
-        let (tell, told) = oneshot::channel();
-        let has_news = {
-            let mut inner = self.shared.lock();
+    async fn send(self) -> Result<RegisteredKey, RegisterError> {
+        let Register { shared, key, value, ttl, mode, timeout } = self;
+        let key = key?;
+        check(&shared, &key, &value, ttl)?;
+        let (sender, result) = oneshot::channel();
+        let needs_driver = {
+            let mut inner = shared.lock();
             if inner.is_closing || inner.fatal.is_some() {
                 return Err(RegisterError::Closed);
             }
-            let now = self.shared.clock.now();
-            let before = inner.machine.wish(&self.key);
-            let wish = inner.machine.register(self.key.clone(), self.value, self.ttl, self.mode, now)?;
-            // Whoever waits for the key's last wish waits in vain: this one takes its place.
+            let now = shared.clock.now();
+            let before = inner.machine.registration(&key);
+            let registration = inner.machine.register(key.clone(), value, ttl, mode, now)?;
+            // An earlier request for the key is superseded: its caller learns that from the dropped sender.
             before.map(|before| inner.waiters.remove(&before));
-            inner.waiters.insert(wish, tell);
-            inner.follow.insert(self.key);
-            // Ten thousand registrations at once need not wake anybody ten thousand times.
-            self.shared.settled.send_if_modified(|settled| std::mem::replace(settled, false));
-            inner.machine.has_news()
+            inner.waiters.insert(registration, sender);
+            inner.unwatched.insert(key);
+            // Only a change notifies: ten thousand registrations at once wake each waiter once.
+            shared.is_synced.send_if_modified(|is_synced| std::mem::replace(is_synced, false));
+            inner.machine.has_output()
         };
-        // A key whose lease or turn is waited for anyway needs nobody to be woken; thousands of them would keep the task from its requests.
-        if has_news {
-            self.shared.inbox.notify();
+        // A key that waits for a lease or a request in flight anyway needs no wake-up; thousands of them would delay the driver's requests.
+        if needs_driver {
+            shared.inbox.notify();
         }
-        match tokio::time::timeout(self.within, told).await {
-            Ok(Ok(answer)) => answer,
+        match tokio::time::timeout(timeout, result).await {
+            Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(RegisterError::Superseded),
-            Err(_) => Err(RegisterError::NotYet { within: self.within }),
+            Err(_) => Err(RegisterError::Timeout { after: timeout }),
         }
-    }
-
-    /// What the store would refuse for certain is refused before the session hears of it.
-    fn check(&self) -> Result<(), RegisterError> {
-        let limits = &self.shared.store.info().limits;
-        let ttl = self.ttl.unwrap_or(self.shared.ttl);
-        let checked = limits
-            .grant_ttl(ttl)
-            .map(drop)
-            .and_then(|()| largest_put(&self.key, &self.value).check(limits).map(drop));
-        checked.map_err(|error| match error {
-            StoreError::Invalid(invalid) => RegisterError::Invalid(invalid),
-            other => RegisterError::Refused(other),
-        })
     }
 }
 
-impl IntoFuture for Register {
-    type Output = Result<Registration, RegisterError>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.ask())
-    }
+/// Refuses what the store would refuse for certain, before the session changes.
+fn check(
+    shared: &SessionShared,
+    key: &Bytes,
+    value: &Bytes,
+    ttl: Option<Duration>,
+) -> Result<(), RegisterError> {
+    let limits = &shared.store.info().limits;
+    let checked = limits
+        .grant_ttl(ttl.unwrap_or(shared.ttl))
+        .map(drop)
+        .and_then(|()| largest_put(key, value).check(limits).map(drop));
+    checked.map_err(|error| match error {
+        StoreError::Invalid(invalid) => RegisterError::Invalid(invalid),
+        other => RegisterError::Store(other),
+    })
 }
 
 impl fmt::Debug for Register {

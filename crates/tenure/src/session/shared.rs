@@ -1,86 +1,87 @@
-//! What a session's handles and its task have in common: the machine behind a mutex, and who is to be told what.
+//! The state that the handles and the task of a session share: the machine under a mutex, and the callers that wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure_core::session::{LeaseUserId, Lent, Session as Machine, Standing, Wish};
+use tenure_core::session::{LeaseInfo, LeaseUserId, RegistrationId, Session as Machine, SessionStatus};
 use tenure_core::time::Moment;
 use tokio::sync::{broadcast, oneshot, watch};
 
-use super::driver::Reply;
-use super::loan::Answer;
-use super::measure::Gauge;
-use super::{Health, KeyEvent, LeftBehind, LendError, RegisterError, Registration, SessionState};
+use super::driver::SessionReply;
+use super::lease::LeaseReply;
+use super::metrics::KeyGauge;
+use super::{Health, KeyEvent, LeaseError, RegisterError, RegisteredKey, SessionState};
 use crate::clock::Clock;
 use crate::driver::requests::Inbox;
+use crate::error::CloseError;
 use crate::hold::LeaseCell;
-use crate::news::{self, Liveness};
+use crate::ordered_watch::{self, Liveness};
 use crate::store::{LeaseId, Store, StoreError};
 
-/// How many key events a listener may be behind before it misses some.
+/// How many key events a receiver may be behind before it misses some.
 const EVENTS_LEN: usize = 1_024;
 
-/// What the handles and the task have in common.
-pub(super) struct Shared {
+/// The state that the handles and the task share.
+pub(super) struct SessionShared {
     pub(super) store: Store,
     pub(super) clock: Arc<dyn Clock>,
-    /// The TTL of what does not ask for another.
+    /// The TTL of requests that do not choose another.
     pub(super) ttl: Duration,
-    inner: Mutex<Inner>,
+    inner: Mutex<SessionInner>,
     /// Notified when a caller has changed the machine.
-    pub(super) inbox: Inbox<Reply>,
+    pub(super) inbox: Inbox<SessionReply>,
     pub(super) state: watch::Sender<SessionState>,
     pub(super) events: broadcast::Sender<KeyEvent>,
-    /// Whether the store holds what is wanted, and nothing else of ours.
-    pub(super) settled: news::Sender<bool>,
-    /// What came of closing, once it is over.
-    pub(super) ended: news::Sender<Option<Result<(), LeftBehind>>>,
+    /// Whether the store holds exactly the registered keys of this session.
+    pub(super) is_synced: ordered_watch::OrderedSender<bool>,
+    /// The result of closing, once the session has ended.
+    pub(super) ended: ordered_watch::OrderedSender<Option<Result<(), CloseError>>>,
 }
 
-pub(super) struct Inner {
+pub(super) struct SessionInner {
     pub(super) machine: Machine,
-    /// Who waits for a wish to come true.
-    pub(super) waiters: BTreeMap<Wish, oneshot::Sender<Result<Registration, RegisterError>>>,
-    /// Who waits for a lease.
-    pub(super) borrowers: BTreeMap<LeaseUserId, oneshot::Sender<Answer>>,
-    /// Who has one.
-    pub(super) loans: BTreeMap<LeaseUserId, (LeaseId, Arc<LeaseCell>)>,
-    /// What all loans of a lease share, as long as there are any: a renewal tells it to a thousand of them at once.
+    /// The callers that wait for a registration.
+    pub(super) waiters: BTreeMap<RegistrationId, oneshot::Sender<Result<RegisteredKey, RegisterError>>>,
+    /// The callers that wait for a lease.
+    pub(super) lease_waiters: BTreeMap<LeaseUserId, oneshot::Sender<LeaseReply>>,
+    /// The lease handles, each with its lease.
+    pub(super) lease_users: BTreeMap<LeaseUserId, (LeaseId, Arc<LeaseCell>)>,
+    /// The validity that all users of a lease share, as long as it has users: a renewal updates a thousand of them with one write.
     pub(super) cells: BTreeMap<LeaseId, Weak<LeaseCell>>,
-    /// Keys that are perhaps wanted since, or not wanted any more: their watching has to follow.
-    pub(super) follow: BTreeSet<Bytes>,
-    /// When it follows at the latest.
-    pub(super) follow_by: Option<Moment>,
+    /// Keys that were registered or unregistered since their watches were updated last.
+    pub(super) unwatched: BTreeSet<Bytes>,
+    /// When the watches are updated at the latest.
+    pub(super) watch_by: Option<Moment>,
     pub(super) is_closing: bool,
-    /// Holds that lasted when the session was closed: their names, and whether their owners are still alive.
+    /// Holds that were not released when the session was closed: their names, and whether their owners are still alive.
     pub(super) unreleased: Vec<(String, Liveness)>,
-    /// Why nothing works any more.
+    /// The error that closed the session for good.
     pub(super) fatal: Option<StoreError>,
-    /// What went wrong last, for the log.
+    /// The last error of a request, for the log.
     pub(super) last_error: Option<(Moment, StoreError)>,
-    /// How many keys are wanted, as far as the metrics know.
-    pub(super) gauge: Gauge,
+    /// The number of keys that the metrics report.
+    pub(super) gauge: KeyGauge,
 }
 
-impl Shared {
-    pub(super) fn new(store: Store, clock: Arc<dyn Clock>, machine: Machine, ttl: Duration) -> Shared {
-        let inner = Inner {
+impl SessionShared {
+    pub(super) fn new(store: Store, clock: Arc<dyn Clock>, machine: Machine, ttl: Duration) -> SessionShared {
+        let inner = SessionInner {
             machine,
             waiters: BTreeMap::new(),
-            borrowers: BTreeMap::new(),
-            loans: BTreeMap::new(),
+            lease_waiters: BTreeMap::new(),
+            lease_users: BTreeMap::new(),
             cells: BTreeMap::new(),
-            follow: BTreeSet::new(),
-            follow_by: None,
+            unwatched: BTreeSet::new(),
+            watch_by: None,
             is_closing: false,
             unreleased: Vec::new(),
             fatal: None,
             last_error: None,
-            gauge: Gauge::default(),
+            gauge: KeyGauge::default(),
         };
-        Shared {
+        SessionShared {
             store,
             clock,
             ttl,
@@ -88,12 +89,12 @@ impl Shared {
             inbox: Inbox::default(),
             state: watch::Sender::new(SessionState::Idle),
             events: broadcast::Sender::new(EVENTS_LEN),
-            settled: news::Sender::new(true),
-            ended: news::Sender::new(None),
+            is_synced: ordered_watch::OrderedSender::new(true),
+            ended: ordered_watch::OrderedSender::new(None),
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SessionInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,19 +105,19 @@ impl Shared {
         self.inbox.notify();
     }
 
-    /// A loan, or the wait for one, is over.
-    pub(super) fn give_back(&self, loan: LeaseUserId) {
+    /// A lease handle was dropped, or a request for one.
+    pub(super) fn release_lease(&self, user: LeaseUserId) {
         let mut inner = self.lock();
-        inner.borrowers.remove(&loan);
-        inner.loans.remove(&loan);
-        inner.machine.give_back(loan, self.clock.now());
-        // Whoever waits from now on waits for what this begins.
-        self.settled.send_replace(inner.machine.is_settled());
+        inner.lease_waiters.remove(&user);
+        inner.lease_users.remove(&user);
+        inner.machine.release_lease(user, self.clock.now());
+        // A caller of `synced` waits for the revoke that this may begin.
+        self.is_synced.send_replace(inner.machine.is_settled());
         drop(inner);
         self.inbox.notify();
     }
 
-    /// Whether a lease may be relied upon at this moment.
+    /// Whether a lease is valid at this moment.
     pub(super) fn is_held(&self, lease: LeaseId) -> bool {
         let until = self.lock().machine.valid_until(lease);
         until.is_some_and(|until| self.clock.now() < until)
@@ -140,32 +141,32 @@ impl Shared {
     }
 }
 
-impl Inner {
-    /// Whoever waits for a key's last wish waits in vain.
-    pub(super) fn forget_wish(&mut self, key: &Bytes) {
-        if let Some(wish) = self.machine.wish(key) {
-            self.waiters.remove(&wish);
+impl SessionInner {
+    /// The last registration of a key is superseded: its caller learns that from the dropped sender.
+    pub(super) fn forget_waiter(&mut self, key: &Bytes) {
+        if let Some(registration) = self.machine.registration(key) {
+            self.waiters.remove(&registration);
         }
     }
 
-    /// Notes who has a lease.
-    pub(super) fn begin_loan(&mut self, lent: &Lent) -> Arc<LeaseCell> {
-        // One that has an end stays over; whoever borrows now has nothing to do with that.
-        let shared = self.cells.get(&lent.lease).and_then(Weak::upgrade).filter(|cell| !cell.has_end());
+    /// Records the user of a lease.
+    pub(super) fn add_lease_user(&mut self, info: &LeaseInfo) -> Arc<LeaseCell> {
+        // A cell that has ended stays invalid for its holds. A new user of the same lease id needs a new cell.
+        let shared = self.cells.get(&info.lease).and_then(Weak::upgrade).filter(|cell| !cell.has_end());
         if let Some(cell) = &shared {
-            cell.extend(lent.valid_until);
+            cell.extend(info.valid_until);
         }
         let cell = shared.unwrap_or_else(|| {
-            let cell = Arc::new(LeaseCell::new(lent.valid_until));
+            let cell = Arc::new(LeaseCell::new(info.valid_until));
             self.cells.retain(|_, cell| cell.strong_count() > 0);
-            self.cells.insert(lent.lease, Arc::downgrade(&cell));
+            self.cells.insert(info.lease, Arc::downgrade(&cell));
             cell
         });
-        self.loans.insert(lent.loan, (lent.lease, cell.clone()));
+        self.lease_users.insert(info.user, (info.lease, cell.clone()));
         cell
     }
 
-    /// Keeps what went wrong, and closes if that can never be mended.
+    /// Records an error, and closes the session if no retry can mend it.
     pub(super) fn note(&mut self, error: Option<&StoreError>, now: Moment) {
         let Some(error) = error else { return };
         self.last_error = Some((now, error.clone()));
@@ -175,32 +176,32 @@ impl Inner {
         }
     }
 
-    /// Wants nothing any more; whoever waits is told why.
+    /// Closes the machine, and fails all waiting callers with the reason.
     pub(super) fn close(&mut self, now: Moment) {
         if std::mem::replace(&mut self.is_closing, true) {
             return;
         }
         self.machine.close(now);
         for (_, waiter) in std::mem::take(&mut self.waiters) {
-            let why = self.fatal.clone().map_or(RegisterError::Closed, RegisterError::Refused);
-            // One who does not wait any more has dropped the other end.
+            let why = self.fatal.clone().map_or(RegisterError::Closed, RegisterError::Store);
+            // A caller that waits no longer has dropped the receiver.
             let _ = waiter.send(Err(why));
         }
-        for (_, borrower) in std::mem::take(&mut self.borrowers) {
-            let why = self.fatal.clone().map_or(LendError::Closed, LendError::Store);
-            let _ = borrower.send(Err(why));
+        for (_, waiter) in std::mem::take(&mut self.lease_waiters) {
+            let why = self.fatal.clone().map_or(LeaseError::Closed, LeaseError::Store);
+            let _ = waiter.send(Err(why));
         }
     }
 
     pub(super) fn describe(&self, now: Moment) -> SessionState {
         let incarnation = self.machine.incarnation();
-        match self.machine.standing(now) {
-            Standing::Idle => SessionState::Idle,
-            Standing::Live => SessionState::Live { incarnation },
-            Standing::Suspect { since } => {
+        match self.machine.status(now) {
+            SessionStatus::Idle => SessionState::Idle,
+            SessionStatus::Live => SessionState::Live { incarnation },
+            SessionStatus::Suspect { since } => {
                 SessionState::Suspect { incarnation, failing_for: now.since(since) }
             }
-            Standing::Lost { why } => SessionState::Lost { why },
+            SessionStatus::Lost { why } => SessionState::Lost { why },
         }
     }
 }

@@ -5,7 +5,7 @@
 //! `etcd/failure.rs`, and how independent transactions share a request in `etcd/batch.rs`.
 
 mod batch;
-mod failure;
+mod error;
 mod translate;
 mod watch;
 
@@ -25,7 +25,7 @@ pub use tenure_etcd::{Config, Secret, Tls, User};
 
 /// The error of a client that was not opened as a store, such as a diagnostic tool's.
 pub fn connect_error(error: tenure_etcd::Error) -> StoreError {
-    failure::from_connecting(error)
+    error::from_connecting(error)
 }
 
 /// A renewal waits this long for one member at most. Longer than a busy server needs; shorter would leave members that
@@ -79,7 +79,7 @@ impl EtcdEngine {
             ttl_min: TTL_STEP,
             ttl_max: TTL_MAX,
         };
-        let client = Client::connect(config).await.map_err(failure::from_connecting)?;
+        let client = Client::connect(config).await.map_err(error::from_connecting)?;
         let cluster = client.cluster_id().unwrap_or_default();
         let info = StoreInfo {
             kind: "etcd",
@@ -130,7 +130,7 @@ impl Engine for EtcdEngine {
 
     async fn get(&self, get: Get) -> Result<Page, StoreError> {
         get.check()?;
-        let reply = self.client.range(translate::range(&get)).await.map_err(failure::from)?;
+        let reply = self.client.range(translate::range(&get)).await.map_err(error::from)?;
         Ok(translate::page(reply, get.values, Revision::ZERO))
     }
 
@@ -138,11 +138,11 @@ impl Engine for EtcdEngine {
         txn.check(&self.info.limits)?;
         let alone = match translate::lone(&mut txn) {
             Some(translate::Lone::Put(put)) => {
-                let revision = self.client.put(put).await.map_err(failure::from)?;
+                let revision = self.client.put(put).await.map_err(error::from)?;
                 Some((revision, OpReply::Put))
             }
             Some(translate::Lone::Delete(delete)) => {
-                let reply = self.client.delete(delete).await.map_err(failure::from)?;
+                let reply = self.client.delete(delete).await.map_err(error::from)?;
                 Some((reply.revision, translate::deleted(reply.deleted)?))
             }
             None => None,
@@ -150,7 +150,7 @@ impl Engine for EtcdEngine {
         if let Some((revision, result)) = alone {
             return Ok(TxnReply { succeeded: true, revision: Revision(revision), results: vec![result] });
         }
-        let reply = self.client.txn(translate::txn(&txn)).await.map_err(failure::from)?;
+        let reply = self.client.txn(translate::txn(&txn)).await.map_err(error::from)?;
         let revision = Revision(reply.revision);
         translate::txn_reply(reply, &txn, revision)
     }
@@ -176,14 +176,14 @@ impl Engine for EtcdEngine {
             Some(id) => id,
             None => random_id()?,
         };
-        let grant = self.client.lease_grant(id.get(), ttl).await.map_err(failure::from)?;
+        let grant = self.client.lease_grant(id.get(), ttl).await.map_err(error::from)?;
         self.remember_ttl(grant.ttl);
         Ok(Grant { id, ttl: grant.ttl, asked_at: Moment::after_origin(grant.asked_at) })
     }
 
     async fn renew(&self, id: LeaseId) -> Result<Renewal, StoreError> {
         let renewal =
-            self.client.keep_alive_once(id.get(), self.renew_patience()).await.map_err(failure::from)?;
+            self.client.keep_alive_once(id.get(), self.renew_patience()).await.map_err(error::from)?;
         match renewal {
             tenure_etcd::Renewal::Gone => Ok(Renewal::Gone),
             tenure_etcd::Renewal::Renewed { ttl_s, sent_at } => {
@@ -197,11 +197,11 @@ impl Engine for EtcdEngine {
     }
 
     async fn revoke(&self, id: LeaseId) -> Result<Revision, StoreError> {
-        self.client.lease_revoke(id.get()).await.map(Revision).map_err(failure::from)
+        self.client.lease_revoke(id.get()).await.map(Revision).map_err(error::from)
     }
 
     async fn lease(&self, id: LeaseId) -> Result<Option<LeaseView>, StoreError> {
-        let view = self.client.lease_time_to_live(id.get()).await.map_err(failure::from)?;
+        let view = self.client.lease_time_to_live(id.get()).await.map_err(error::from)?;
         Ok(view.map(|mut view| {
             view.keys.sort();
             LeaseView { granted: view.granted, remaining: view.remaining, keys: view.keys }
@@ -212,17 +212,17 @@ impl Engine for EtcdEngine {
         // The list is one member's, which may lag; a linearizable read through the same member makes it catch up.
         match self.client.range(translate::nothing()).await {
             // A user with a grant on one prefix may not read this key.
-            Err(tenure_etcd::Error::Denied(_)) => self.client.catch_up().await.map_err(failure::from)?,
-            read => drop(read.map_err(failure::from)?),
+            Err(tenure_etcd::Error::Denied(_)) => self.client.catch_up().await.map_err(error::from)?,
+            read => drop(read.map_err(error::from)?),
         }
-        let ids = self.client.leases().await.map_err(failure::from)?;
+        let ids = self.client.leases().await.map_err(error::from)?;
         let mut ids: Vec<LeaseId> = ids.into_iter().filter_map(LeaseId::new).collect();
         ids.sort_unstable();
         Ok(ids)
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
-        self.client.compact(revision.0).await.map_err(failure::from)
+        self.client.compact(revision.0).await.map_err(error::from)
     }
 
     async fn reachable(&self) {
@@ -236,5 +236,5 @@ impl Engine for EtcdEngine {
 }
 
 fn random_id() -> Result<LeaseId, StoreError> {
-    crate::dice::try_bytes().map(LeaseId::from_random)
+    crate::rng::try_bytes().map(LeaseId::from_random)
 }

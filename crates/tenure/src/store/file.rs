@@ -1,18 +1,18 @@
 //! The file engine: a store in a SQLite file that the processes of one machine share. It needs no set-up.
 //!
 //! Every process opens the file itself; there is no server. Changes are made one at a time, in groups, inside a lock that all
-//! queue for; reads see snapshots and wait for nobody. A bell beside the file tells the others that something changed. What a
+//! queue for; reads see snapshots and wait for nobody. A notifier beside the file tells the others that something changed. What a
 //! transaction means is decided by the evaluator of the core, as in the memory engine.
 //!
-//! Each of these guard rails exists because the engine failed without it: `guard` notices exchanged files, `occupancy` prevents a second
-//! store beside a living one, `side_file` refuses planted files, `lock` makes the queue fair, `ceiling` keeps revisions from
+//! Each of these files rails exists because the engine failed without it: `guard` notices exchanged files, `occupancy` prevents a second
+//! store beside a living one, `side_file` refuses planted files, `lock` makes the queue fair, `reserve` keeps revisions from
 //! repeating, `leases` ends leases before a read, `place` refuses folders where sharing does not work, and `alarm` reports
 //! the process that all others wait for.
 
 mod options;
-mod place;
+mod paths;
 
-mod fault;
+mod error;
 mod leases;
 mod log;
 mod rows;
@@ -20,13 +20,13 @@ mod schema;
 mod sql;
 mod time;
 
-mod alarm;
-mod bell;
-mod ceiling;
-mod ear;
-mod guard;
+mod commit_listener;
+mod commit_notifier;
+mod identity;
 mod lock;
+mod lock_watchdog;
 mod occupancy;
+mod revision_reserve;
 mod side_file;
 
 mod engine;
@@ -51,9 +51,9 @@ use crate::store::{
     Selection, StoreError, StoreInfo, Txn, TxnReply, WatchStart, WatchStream,
 };
 
-use engine::Running;
+use engine::OpenStore;
 use job::Job;
-use watch::Watch;
+use watch::FileWatch;
 
 pub use options::{FileOptions, Retention, default_path};
 
@@ -89,7 +89,7 @@ pub use options::{FileOptions, Retention, default_path};
 #[derive(Clone)]
 pub struct FileEngine {
     info: Arc<StoreInfo>,
-    running: Arc<Running>,
+    running: Arc<OpenStore>,
 }
 
 impl FileEngine {
@@ -116,7 +116,7 @@ impl FileEngine {
     async fn open_with(options: FileOptions, path: PathBuf) -> Result<FileEngine, StoreError> {
         let durable = options.durability.max(Durability::Machine);
         let limits = options.limits;
-        let running = Running::start(options, path).await?;
+        let running = OpenStore::start(options, path).await?;
         let store_id = running.write(0, |tables| Ok(tables.meta.store_id)).await?;
         let info = StoreInfo {
             kind: "file",
@@ -131,7 +131,7 @@ impl FileEngine {
 
     /// Where the store lies, links followed.
     pub fn path(&self) -> &Path {
-        &self.running.core.place.database
+        &self.running.core.paths.database
     }
 
     fn job(&self, txn: Txn) -> (Job, tokio::sync::oneshot::Receiver<Result<TxnReply, StoreError>>) {
@@ -205,8 +205,8 @@ impl Engine for FileEngine {
         };
         let core = &self.running.core;
         let id = core.hub.add(select.clone(), after, previous, (revision, compacted));
-        core.nudge();
-        Ok(Box::pin(Watch::new(self.running.clone(), id, select, previous)))
+        core.wake_follower();
+        Ok(Box::pin(FileWatch::new(self.running.clone(), id, select, previous)))
     }
 
     async fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {

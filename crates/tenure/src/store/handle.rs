@@ -11,7 +11,7 @@ use tenure_core::chunk::chunks;
 use tenure_core::multi_get;
 use tenure_core::revision::Token;
 
-use super::dynamic::DynEngine;
+use super::dyn_engine::DynEngine;
 use super::memory::MemoryEngine;
 use super::page::PageLen;
 use super::{

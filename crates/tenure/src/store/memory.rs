@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::coop::poll_proceed;
 
 use crate::clock::{BootClock, Clock};
-use crate::dice;
+use crate::rng;
 use crate::store::{
     Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, Page, PreviousValues, Reach, Renewal,
     Revision, Selection, StoreError, StoreInfo, Txn, TxnReply, WatchError, WatchItem, WatchStart,
@@ -35,17 +35,17 @@ const HISTORY_SLACK: usize = 1_000;
 #[derive(Clone)]
 pub struct MemoryEngine {
     info: Arc<StoreInfo>,
-    shared: Arc<Shared>,
+    shared: Arc<MemoryShared>,
 }
 
-struct Shared {
+struct MemoryShared {
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
     /// Rung when the next lease ends sooner than the reaper thinks, and when there is nothing left to reap for.
     reaper: Arc<Notify>,
 }
 
-struct State {
+struct MemoryState {
     keyspace: Keyspace,
     readers: BTreeMap<WatchId, Waker>,
     is_closed: bool,
@@ -60,7 +60,7 @@ impl MemoryEngine {
 
     /// An empty store on a clock and with limits of the caller's choice: virtual time and TTLs of milliseconds in tests.
     pub fn with_clock(clock: impl Clock, limits: Limits) -> MemoryEngine {
-        let state = State {
+        let state = MemoryState {
             keyspace: Keyspace::new(limits),
             readers: BTreeMap::new(),
             is_closed: false,
@@ -68,14 +68,17 @@ impl MemoryEngine {
         };
         let info = StoreInfo {
             kind: "memory",
-            id: format!("memory-{:032x}", u128::from_le_bytes(dice::bytes())),
+            id: format!("memory-{:032x}", u128::from_le_bytes(rng::bytes())),
             limits,
             ttl_step: Duration::from_millis(1),
             durable: Durability::Process,
             reach: Reach::Process,
         };
-        let shared =
-            Shared { clock: Arc::new(clock), state: Mutex::new(state), reaper: Arc::new(Notify::new()) };
+        let shared = MemoryShared {
+            clock: Arc::new(clock),
+            state: Mutex::new(state),
+            reaper: Arc::new(Notify::new()),
+        };
         MemoryEngine { info: Arc::new(info), shared: Arc::new(shared) }
     }
 
@@ -133,11 +136,11 @@ impl Engine for MemoryEngine {
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let id = self.with(|keyspace, now| keyspace.watch(select, start, now))?;
-        Ok(Box::pin(Watch { shared: self.shared.clone(), id, previous, is_over: false }))
+        Ok(Box::pin(MemoryWatch { shared: self.shared.clone(), id, previous, is_over: false }))
     }
 
     async fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
-        let id = id.unwrap_or_else(|| LeaseId::from_random(dice::bytes()));
+        let id = id.unwrap_or_else(|| LeaseId::from_random(rng::bytes()));
         self.with(|keyspace, now| Ok(Grant { id, ttl: keyspace.grant(id, ttl, now)?, asked_at: now }))
     }
 
@@ -173,14 +176,14 @@ impl Engine for MemoryEngine {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl MemoryShared {
+    fn lock(&self) -> MutexGuard<'_, MemoryState> {
         // The machine asserts before it changes anything, so what a panic left behind is still whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts the task that ends leases on time. It lives as long as there is a store to reap.
-    fn ensure_reaper(self: &Arc<Self>, state: &mut State) {
+    fn ensure_reaper(self: &Arc<Self>, state: &mut MemoryState) {
         if state.has_reaper {
             return;
         }
@@ -189,14 +192,14 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for MemoryShared {
     fn drop(&mut self) {
         self.reaper.notify_one();
     }
 }
 
 /// Ends leases when their time is over, so that watchers hear of it although nobody calls.
-async fn reap(shared: Weak<Shared>, clock: Arc<dyn Clock>, bell: Arc<Notify>) {
+async fn reap(shared: Weak<MemoryShared>, clock: Arc<dyn Clock>, bell: Arc<Notify>) {
     loop {
         let next = {
             let Some(shared) = shared.upgrade() else { return };
@@ -221,7 +224,7 @@ async fn reap(shared: Weak<Shared>, clock: Arc<dyn Clock>, bell: Arc<Notify>) {
 }
 
 /// Wakes the readers who have something to read, after letting go of the store.
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake(mut state: MutexGuard<'_, MemoryState>) {
     let mut woken = Vec::new();
     while let Some(id) = state.keyspace.poll_woken() {
         woken.extend(state.readers.remove(&id));
@@ -231,14 +234,14 @@ fn wake(mut state: MutexGuard<'_, State>) {
 }
 
 /// One watch: reads the machine's history at its own pace.
-struct Watch {
-    shared: Arc<Shared>,
+struct MemoryWatch {
+    shared: Arc<MemoryShared>,
     id: WatchId,
     previous: PreviousValues,
     is_over: bool,
 }
 
-impl Stream for Watch {
+impl Stream for MemoryWatch {
     type Item = Result<WatchItem, WatchError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -270,7 +273,7 @@ impl Stream for Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for MemoryWatch {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.keyspace.unwatch(self.id);

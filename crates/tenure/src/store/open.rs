@@ -8,7 +8,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// What the engine says, or [`Unusable::EngineMissing`](super::Unusable::EngineMissing), which no retry helps, if the engine was not built in.
+    /// What the engine says, or [`UnusableStore::EngineMissing`](super::Unusable::EngineMissing), which no retry helps, if the engine was not built in.
     ///
     /// # Cancellation
     ///
@@ -37,7 +37,7 @@ fn engine_missing(url: &StoreUrl) -> StoreError {
         StoreUrl::File(_) => "file",
         StoreUrl::Etcd { .. } => "etcd",
     };
-    StoreError::Unusable(super::Unusable::EngineMissing { engine, feature: engine })
+    StoreError::Unusable(super::UnusableStore::EngineMissing { engine, feature: engine })
 }
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ mod tests {
     async fn address_of_a_missing_engine_is_refused() {
         let error = Store::open(&"etcd://127.0.0.1:1".parse().unwrap()).await.unwrap_err();
         assert!(
-            matches!(error, StoreError::Unusable(super::super::Unusable::EngineMissing { .. })),
+            matches!(error, StoreError::Unusable(super::super::UnusableStore::EngineMissing { .. })),
             "{error:?}"
         );
     }

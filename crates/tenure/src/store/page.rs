@@ -3,7 +3,7 @@
 //! Nobody knows beforehand how large the values are. A page of a thousand tasks is some hundred KiB, and with the longest props some hundred MiB,
 //! which no answer carries. So a page that was too large is asked again, smaller, and those after it are as small.
 
-use super::{Invalid, StoreError};
+use super::{InvalidRequest, StoreError};
 
 /// Enough to make round trips rare, few enough that values of a few KiB stay far below what a connection carries in one message.
 const LEN_MAX: u32 = 1_000;
@@ -26,7 +26,7 @@ impl PageLen {
 
     /// Whether the page is worth asking for again, because it is smaller now.
     pub(crate) fn shrinks_for(&mut self, error: &StoreError) -> bool {
-        let is_too_large = matches!(error, StoreError::Invalid(Invalid::AnswerTooLarge(_)));
+        let is_too_large = matches!(error, StoreError::Invalid(InvalidRequest::AnswerTooLarge(_)));
         let was_more = self.0 > 1;
         if is_too_large {
             self.0 = (self.0 / DIVISOR).max(1);
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn a_page_shrinks_to_one_key_and_for_one_reason() {
-        let too_large = StoreError::Invalid(Invalid::AnswerTooLarge("70 MiB".to_owned()));
+        let too_large = StoreError::Invalid(InvalidRequest::AnswerTooLarge("70 MiB".to_owned()));
         let mut len = PageLen::new();
         assert!(!len.shrinks_for(&StoreError::NoSpace));
         assert_eq!(len.get(), 1_000);

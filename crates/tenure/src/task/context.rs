@@ -16,14 +16,14 @@ use tenure_core::id::TaskId;
 use tenure_core::revision::Token;
 use tenure_core::task::{Checkpoint, CheckpointTooLarge};
 use tenure_core::time::Moment;
-use tenure_core::worker::Start;
+use tenure_core::worker::HandlerStart;
 use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::handler::StopCause;
 use crate::hold::{Hold, LossReason, Lost, Subject, Validity};
-use crate::news;
-use crate::session::Loan;
+use crate::ordered_watch;
+use crate::session::LeaseHandle;
 use crate::tenure::Tenure;
 
 pub use tenure_core::worker::StopReason;
@@ -62,12 +62,12 @@ pub struct TaskContext {
 }
 
 struct ContextState {
-    start: Start,
+    start: HandlerStart,
     hold: Hold,
     tenure: Tenure,
     /// Keeps the lease while the handler, or a clone of its context, is alive.
-    _loan: Loan,
-    stop: news::Receiver<Option<Stop>>,
+    _loan: LeaseHandle,
+    stop: ordered_watch::OrderedReceiver<Option<Stop>>,
     checkpoint_requested: Arc<Notify>,
     saves: mpsc::UnboundedSender<SaveCheckpoint>,
 }
@@ -89,7 +89,7 @@ pub(crate) struct SaveCheckpoint {
 
 /// The worker's ends of a context.
 pub(crate) struct Controls {
-    pub(crate) stop: news::Sender<Option<Stop>>,
+    pub(crate) stop: ordered_watch::OrderedSender<Option<Stop>>,
     pub(crate) checkpoint_requested: Arc<Notify>,
     /// Ended when the claim is lost, and when the run has ended.
     pub(crate) validity: Validity,
@@ -104,13 +104,13 @@ impl Drop for Controls {
 
 impl TaskContext {
     pub(crate) fn new(
-        start: Start,
+        start: HandlerStart,
         fence: Fence,
         tenure: Tenure,
-        loan: Loan,
+        loan: LeaseHandle,
         saves: mpsc::UnboundedSender<SaveCheckpoint>,
     ) -> (TaskContext, Controls) {
-        let (stop, stopped) = news::channel(None);
+        let (stop, stopped) = ordered_watch::channel(None);
         let checkpoint_requested = Arc::new(Notify::new());
         let subject = Subject { kind: "task", name: start.task.shared_str() };
         let validity = loan.validity_of(subject);

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use tenure_core::record::Timestamp;
-use tenure_core::task::retry::Decision;
-use tenure_core::worker::Outcome as Reported;
+use tenure_core::task::retry::RetryDecision;
+use tenure_core::worker::HandlerEnd;
 
 use super::context::{Stopped, Task, TaskContext};
 use crate::clock::{timestamp, wall_time};
@@ -205,25 +205,26 @@ impl fmt::Display for StopCause {
 impl StdError for StopCause {}
 
 /// What the machine stores for the end of a handler.
-pub(crate) fn reported(result: Result<Outcome, TaskError>) -> Reported {
+pub(crate) fn reported(result: Result<Outcome, TaskError>) -> HandlerEnd {
     match result {
-        Ok(Outcome::Complete) => Reported::Done,
-        Ok(Outcome::Release) => Reported::Release,
-        Ok(Outcome::Pause) => Reported::Pause,
-        Ok(Outcome::Sleep(time)) => Reported::Sleep { until: after(time) },
-        Ok(Outcome::SleepUntil(time)) => Reported::Sleep { until: timestamp(time) },
-        Err(error) if error.is_stop() => Reported::Release,
+        Ok(Outcome::Complete) => HandlerEnd::Completed,
+        Ok(Outcome::Release) => HandlerEnd::Release,
+        Ok(Outcome::Pause) => HandlerEnd::Pause,
+        Ok(Outcome::Sleep(time)) => HandlerEnd::Sleep { until: after(time) },
+        Ok(Outcome::SleepUntil(time)) => HandlerEnd::Sleep { until: timestamp(time) },
+        Err(error) if error.is_stop() => HandlerEnd::Release,
         Err(error) => {
             let message = error.message();
             match error.retry {
-                RetryChoice::Policy => Reported::Fault(message),
+                RetryChoice::Policy => HandlerEnd::Fault(message),
                 RetryChoice::Never => {
-                    let decision = Decision::Fail { reason: message.clone() };
-                    Reported::FaultDecided { message, decision }
+                    let decision = RetryDecision::Fail { reason: message.clone() };
+                    HandlerEnd::FaultDecided { message, decision }
                 }
-                RetryChoice::After(delay) => {
-                    Reported::FaultDecided { message, decision: Decision::Sleep { until: after(delay) } }
-                }
+                RetryChoice::After(delay) => HandlerEnd::FaultDecided {
+                    message,
+                    decision: RetryDecision::Sleep { until: after(delay) },
+                },
             }
         }
     }

@@ -17,9 +17,9 @@ use super::elections::TtlShared;
 use super::storage::{StorageError, TtlStorage};
 use super::term::TtlTerm;
 use super::term_state::{TtlStep, TtlTermState};
-use crate::dice;
-use crate::driver::{self, Drive, Event, Next};
+use crate::driver::{self, Drive, DriverEvent, NextStep};
 use crate::hold::LossReason;
+use crate::rng;
 
 /// What the driver acquires, and for which caller.
 pub(super) struct TtlCampaignJob<S: TtlStorage> {
@@ -57,7 +57,7 @@ struct StorageFailures {
 }
 
 /// What happens outside.
-enum Input {
+enum TtlInput {
     /// The driver must not wait any longer.
     Stop,
     /// The elections are closed, or the caller does not wait any more.
@@ -108,12 +108,12 @@ pub(super) async fn drive<S: TtlStorage>(shared: Arc<TtlShared<S>>, job: TtlCamp
 }
 
 impl<S: TtlStorage> Drive for TtlTask<S> {
-    type Input = Input;
+    type Input = TtlInput;
     type Reply = StorageResponse;
 
-    async fn step(&mut self) -> Next {
+    async fn step(&mut self) -> NextStep {
         if self.is_stopped {
-            return Next::End;
+            return NextStep::End;
         }
         let TtlStep { requests, status, wake, failures } = self.term.step();
         self.failures = failures;
@@ -139,43 +139,43 @@ impl<S: TtlStorage> Drive for TtlTask<S> {
             (TtlStatus::Over(end), _) => {
                 self.end = Some(end);
                 log_end(key, end);
-                Next::End
+                NextStep::End
             }
-            (_, Some(wake)) => Next::Wait(Some(wake)),
-            (_, None) => Next::End,
+            (_, Some(wake)) => NextStep::Wait(Some(wake)),
+            (_, None) => NextStep::End,
         }
     }
 
-    fn inputs(&mut self) -> (impl Future<Output = Input> + Send, impl Future<Output = Input> + Send) {
+    fn inputs(&mut self) -> (impl Future<Output = TtlInput> + Send, impl Future<Output = TtlInput> + Send) {
         let TtlTask { shared, reply, is_released, term, .. } = self;
         let rare = async move {
             tokio::select! {
                 biased;
-                () = shared.stop.cancelled() => Input::Stop,
-                () = shared.close.cancelled(), if !*is_released => Input::Release,
-                () = gone(reply.as_mut()), if !*is_released => Input::Release,
-                () = term.work_ended() => Input::WorkEnded,
+                () = shared.stop.cancelled() => TtlInput::Stop,
+                () = shared.close.cancelled(), if !*is_released => TtlInput::Release,
+                () = gone(reply.as_mut()), if !*is_released => TtlInput::Release,
+                () = term.work_ended() => TtlInput::WorkEnded,
             }
         };
         (rare, std::future::pending())
     }
 
-    fn handle(&mut self, event: Event<Input, StorageResponse>) {
+    fn handle(&mut self, event: DriverEvent<TtlInput, StorageResponse>) {
         match event {
-            Event::Input(Input::Stop) => self.is_stopped = true,
-            Event::Input(Input::Release) => {
+            DriverEvent::Input(TtlInput::Stop) => self.is_stopped = true,
+            DriverEvent::Input(TtlInput::Release) => {
                 self.is_released = true;
                 let is_closed = self.shared.is_closed();
                 self.term.leave(if is_closed { LossReason::Closed } else { LossReason::Released });
             }
             // The next step sees it.
-            Event::Input(Input::WorkEnded) => {}
-            Event::Reply(reply) => {
+            DriverEvent::Input(TtlInput::WorkEnded) => {}
+            DriverEvent::Reply(reply) => {
                 let StorageResponse { request, sent_at, result } = reply;
                 let result = self.storage_reply(result);
-                self.term.handle_reply(request, sent_at, result, dice::throw());
+                self.term.handle_reply(request, sent_at, result, rng::jitter());
             }
-            Event::Wake => {}
+            DriverEvent::Wake => {}
         }
     }
 }

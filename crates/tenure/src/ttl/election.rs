@@ -17,8 +17,8 @@ use super::storage::{Capabilities, KeyFreed, StorageError, TtlStorage};
 use super::term::TtlTerm;
 use super::term_state::TtlTermState;
 use super::value::{Nonce, TtlValue};
-use crate::dice;
 use crate::hold::Subject;
+use crate::rng;
 
 /// The shortest time between two attempts of a waiting campaign, as a part of the TTL. It bounds the requests that a watch can cause that
 /// completes early again and again.
@@ -284,7 +284,7 @@ impl<S: TtlStorage> TtlCampaign<S> {
             }
             let now = shared.clock.now();
             let pause = shared.clock.sleep_until(now + ttl / PAUSE_PART);
-            let poll = shared.clock.sleep_until(now + poll_after(ttl, has_watch, dice::throw()));
+            let poll = shared.clock.sleep_until(now + poll_after(ttl, has_watch, rng::jitter()));
             let freed: KeyFreed = freed.unwrap_or_else(|| Box::pin(std::future::pending()));
             tokio::select! {
                 biased;

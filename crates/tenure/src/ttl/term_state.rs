@@ -17,7 +17,7 @@ use super::elections::confirm_within;
 use crate::clock::Clock;
 use crate::driver::requests::Inbox;
 use crate::hold::{LeaseCell, LossReason, Lost, ReleaseError, Subject, Validity};
-use crate::news;
+use crate::ordered_watch;
 
 pub(super) struct TtlTermState {
     config: TtlConfig,
@@ -30,7 +30,7 @@ pub(super) struct TtlTermState {
     /// None before the term begins.
     validity: OnceLock<Validity>,
     /// How it ended, once nothing is left to do. The inner none: the driver was dropped before that.
-    ended: news::Sender<Option<Option<TtlEnd>>>,
+    ended: ordered_watch::OrderedSender<Option<Option<TtlEnd>>>,
 }
 
 /// What the driver does next.
@@ -52,7 +52,7 @@ impl TtlTermState {
             token: OnceLock::new(),
             subject,
             validity: OnceLock::new(),
-            ended: news::Sender::new(None),
+            ended: ordered_watch::OrderedSender::new(None),
         }
     }
 

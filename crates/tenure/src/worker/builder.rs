@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::balance::{Balancer, Fair, Resource};
+use tenure_core::balance::{Balancer, Fair, ResourceUsage};
 use tenure_core::id::{InvalidName, NodeId};
 use tenure_core::record::MemberState;
 use tenure_core::task::retry::{ErrorPolicy, ErrorRate};
-use tenure_core::worker::{Keep, Node as Machine, StopMode, WorkerConfig, WorkerStats};
+use tenure_core::worker::{Keep, StopMode, WorkerConfig, WorkerMachine, WorkerStats};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::driver::Driver;
@@ -16,9 +16,9 @@ use super::handlers::{Handlers, Routes};
 use super::measure::Measure;
 use super::status::WorkerStatus;
 use super::{Worker, WorkerShared};
-use crate::dice;
-use crate::membership::{Cluster, JoinError, NewNode};
-use crate::news;
+use crate::member::{JoinError, Members, NewMember};
+use crate::ordered_watch;
+use crate::rng;
 use crate::task::handler::{self, FromProps, Handler};
 use crate::tenure::{Tenure, request};
 
@@ -30,12 +30,12 @@ const MEASURE_EVERY: Duration = Duration::from_secs(5);
 
 /// Reads how much of a resource is used.
 pub(super) struct ResourceGauge {
-    read: Box<dyn Fn() -> Option<Resource> + Send + Sync>,
+    read: Box<dyn Fn() -> Option<ResourceUsage> + Send + Sync>,
     pub(super) every: Duration,
 }
 
 impl ResourceGauge {
-    pub(super) fn read(&self) -> Option<Resource> {
+    pub(super) fn read(&self) -> Option<ResourceUsage> {
         (self.read)()
     }
 }
@@ -70,7 +70,7 @@ pub struct WorkerBuilder {
 }
 
 struct WorkerOptions {
-    node: NewNode,
+    node: NewMember,
     config: WorkerConfig,
     balancer: Box<dyn Balancer>,
     policy: Box<dyn ErrorPolicy>,
@@ -81,8 +81,8 @@ impl WorkerBuilder {
     pub(crate) fn new(tenure: Tenure, node: Result<NodeId, InvalidName>) -> WorkerBuilder {
         let options = node.map(|id| {
             Box::new(WorkerOptions {
-                node: NewNode::new(id.clone()).state(MemberState::Ready),
-                config: WorkerConfig::new(id, dice::nonce()),
+                node: NewMember::new(id.clone()).state(MemberState::Ready),
+                config: WorkerConfig::new(id, rng::nonce()),
                 balancer: Box::new(Fair::default()),
                 policy: Box::new(ErrorRate::default()),
                 gauge: None,
@@ -120,7 +120,7 @@ impl WorkerBuilder {
 
     /// Claims only tasks with this label; called again, with this one too.
     pub fn match_label(self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.config(|config| drop(config.wanted.labels.insert(name.into(), value.into())))
+        self.config(|config| drop(config.selector.labels.insert(name.into(), value.into())))
     }
 
     /// How many tasks it runs at a time; no limit unless set. Sleeping and paused tasks do not count.
@@ -143,7 +143,7 @@ impl WorkerBuilder {
     /// For handlers with work that goes on elsewhere, such as in a child process: dropped, they would leave it behind, and the task would be
     /// released while it still runs. They must end it themselves within the grace.
     pub fn never_abort(self) -> Self {
-        self.config(|config| config.insistence = StopMode::Wait)
+        self.config(|config| config.stop_mode = StopMode::Wait)
     }
 
     /// Decides which tasks it claims and releases; [`Fair`] unless set.
@@ -153,12 +153,12 @@ impl WorkerBuilder {
 
     /// How often the balancer is asked what to release, beside when workers join and leave; 15 min.
     pub fn rebalance_every(self, every: Duration) -> Self {
-        self.config(|config| config.balance_every = every)
+        self.config(|config| config.rebalance_every = every)
     }
 
     /// How long it does not claim again what it has released; 60 s.
     pub fn cooldown(self, cooldown: Duration) -> Self {
-        self.config(|config| config.cool_down = cooldown)
+        self.config(|config| config.cooldown = cooldown)
     }
 
     /// What follows failed attempts. Unless set they are repeated after 10 min, and the eighth within 4 h fails the task.
@@ -181,7 +181,7 @@ impl WorkerBuilder {
     }
 
     /// How much of a resource is used, for balancers that read it; measured every 5 s. It must not block.
-    pub fn resource(self, read: impl Fn() -> Option<Resource> + Send + Sync + 'static) -> Self {
+    pub fn resource(self, read: impl Fn() -> Option<ResourceUsage> + Send + Sync + 'static) -> Self {
         self.options(|options| {
             options.gauge = Some(ResourceGauge { read: Box::new(read), every: MEASURE_EVERY });
         })
@@ -204,7 +204,7 @@ impl WorkerBuilder {
         self.options(|options| change(&mut options.config))
     }
 
-    fn node(mut self, change: impl FnOnce(NewNode) -> NewNode) -> Self {
+    fn node(mut self, change: impl FnOnce(NewMember) -> NewMember) -> Self {
         self.options = self.options.map(|mut options| {
             options.node = change(options.node);
             options
@@ -252,7 +252,7 @@ impl Start {
         self
     }
 
-    /// Fails at once with [`JoinError::Alive`] instead of waiting for another process with the same id.
+    /// Fails at once with [`JoinError::Held`] instead of waiting for another process with the same id.
     pub fn try_now(mut self) -> Start {
         self.wait = Duration::ZERO;
         self
@@ -265,24 +265,26 @@ impl Start {
             return Err(JoinError::NoHandler);
         }
         if routes.any.is_none() {
-            config.wanted.kinds.extend(routes.by_kind.keys().cloned());
+            config.selector.kinds.extend(routes.by_kind.keys().cloned());
         }
         let (session, namespace) = (tenure.session().clone(), tenure.current_namespace());
-        let node = node.balancer(balancer.name()).accepts(config.wanted.clone(), config.capacity);
-        let cluster = Cluster::new(session.store().clone(), namespace).clock(session.clock().clone());
-        let mut join = cluster.join(&session, node).wait_up_to(wait);
+        let node = node.balancer(balancer.name()).accepts(config.selector.clone(), config.capacity);
+        let mut join = Members::new(session.store().clone(), namespace).join_as(&session, node);
+        if wait.is_zero() {
+            join = join.try_now();
+        }
         if let Some(timeout) = timeout {
-            join = join.within(timeout);
+            join = join.timeout(timeout);
         }
         let membership = join.await?;
         let (wish, wishes) = mpsc::unbounded_channel();
         let (events, _) = broadcast::channel(EVENTS_KEPT);
         let (status, shown) = watch::channel(WorkerStatus::default());
-        let (stats, counted) = news::channel(WorkerStats::default());
-        let (ended, end) = news::channel(None);
+        let (stats, counted) = ordered_watch::channel(WorkerStats::default());
+        let (ended, end) = ordered_watch::channel(None);
         let (id, grace) = (config.node.clone(), config.grace);
         let driver = Driver {
-            machine: Machine::new(config, tenure.layout().clone(), balancer, policy),
+            machine: WorkerMachine::new(config, tenure.layout().clone(), balancer, policy),
             store: session.store().clone(),
             layout: tenure.layout().clone(),
             handlers: Handlers::new(routes, tenure),

@@ -9,19 +9,19 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::layout::Layout;
 use tenure_core::revision::RequestId;
-use tenure_core::worker::request::{ClaimBatch, Habit};
+use tenure_core::worker::request::{ClaimBatch, ClaimModeHistory};
 use tenure_core::worker::{ClaimReply, ClaimRequest};
 use tracing::debug;
 
 use crate::hold::LossReason;
-use crate::session::{Loan, Session};
+use crate::session::{LeaseHandle, Session};
 use crate::store::{LeaseId, Store};
 
 /// What came of a request with claims, and the loans that they were asked under.
 pub(super) struct Claimed {
     pub(super) epoch: RequestId,
     pub(super) answers: Vec<ClaimReply>,
-    loans: Vec<(String, Loan)>,
+    loans: Vec<(String, LeaseHandle)>,
 }
 
 /// Asks for tasks, each under a loan of its own.
@@ -32,8 +32,8 @@ pub(super) async fn ask(
     session: Session,
     layout: Layout,
     epoch: RequestId,
-    claims: Vec<(ClaimRequest, Option<Loan>)>,
-    habit: Arc<Mutex<Habit>>,
+    claims: Vec<(ClaimRequest, Option<LeaseHandle>)>,
+    habit: Arc<Mutex<ClaimModeHistory>>,
 ) -> Claimed {
     let mut loans = Vec::with_capacity(claims.len());
     let mut asked = Vec::with_capacity(claims.len());
@@ -41,7 +41,7 @@ pub(super) async fn ask(
     for (ask, loan) in claims {
         let loan = match loan {
             Some(loan) => Ok(loan),
-            None => session.lend().await,
+            None => session.lease().await,
         };
         has_lease.push(loan.is_ok());
         match loan {
@@ -53,18 +53,18 @@ pub(super) async fn ask(
         }
     }
     let mut request = ClaimBatch::new(asked, lock(&habit).next_reading());
-    while !request.is_answered() {
+    while !request.has_reply() {
         let replies = store.batch(request.txns(&layout)).await;
         request.handle(replies);
     }
     lock(&habit).learn(&request);
-    let mut answers = request.into_answers().into_iter();
+    let mut answers = request.into_replies().into_iter();
     let answer = |has_lease| if has_lease { answers.next() } else { None };
     let answers = has_lease.into_iter().map(answer).map(|answer| answer.unwrap_or(ClaimReply::NotDone));
     Claimed { epoch, answers: answers.collect(), loans }
 }
 
-fn lock(habit: &Mutex<Habit>) -> MutexGuard<'_, Habit> {
+fn lock(habit: &Mutex<ClaimModeHistory>) -> MutexGuard<'_, ClaimModeHistory> {
     habit.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -75,17 +75,17 @@ type Ending = Pin<Box<dyn Future<Output = (LeaseId, LossReason)> + Send>>;
 #[derive(Default)]
 pub(super) struct Loans {
     /// By the nonce of the claim.
-    lent: BTreeMap<String, Loan>,
+    lent: BTreeMap<String, LeaseHandle>,
     /// Claims whose request is under way.
     asking: BTreeSet<String>,
     /// For each lease one loan, and how many claims hang on it.
-    leases: BTreeMap<LeaseId, (Loan, usize)>,
+    leases: BTreeMap<LeaseId, (LeaseHandle, usize)>,
     endings: FuturesUnordered<Ending>,
 }
 
 impl Loans {
     /// Claims are about to be asked for: each with the loan it has, if it was asked for before.
-    pub(super) fn begin(&mut self, claims: Vec<ClaimRequest>) -> Vec<(ClaimRequest, Option<Loan>)> {
+    pub(super) fn begin(&mut self, claims: Vec<ClaimRequest>) -> Vec<(ClaimRequest, Option<LeaseHandle>)> {
         claims
             .into_iter()
             .map(|ask| {
@@ -129,7 +129,7 @@ impl Loans {
     }
 
     /// A loan of this lease, as long as some claim hangs on it.
-    pub(super) fn of(&self, lease: LeaseId) -> Option<Loan> {
+    pub(super) fn of(&self, lease: LeaseId) -> Option<LeaseHandle> {
         self.leases.get(&lease).map(|(loan, _)| loan.clone())
     }
 

@@ -10,8 +10,10 @@ use tenure_core::layout::{Key, Layout};
 use tenure_core::record::{MemberRecord, MemberState, NodeLoad};
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
-use tenure_core::worker::request::{Habit, NodeWrite};
-use tenure_core::worker::{Action, Event, Feed as Followed, Node as Machine, Notice, Now, WorkerStats};
+use tenure_core::worker::request::{ClaimModeHistory, NodeWrite};
+use tenure_core::worker::{
+    FeedId, InputTime, WorkerEvent, WorkerInput, WorkerMachine, WorkerOutput, WorkerStats,
+};
 use tokio::sync::{broadcast, mpsc, watch};
 use tracing::{debug, info, warn};
 
@@ -23,12 +25,13 @@ use super::measure::Measure;
 use super::status::{WorkerEnd, WorkerStatus};
 use super::writes::{self, Outbox};
 use crate::clock::{Clock, wall_time};
-use crate::dice;
 use crate::driver::requests::Inbox;
-use crate::driver::{self, Drive, Event as Woken, Next};
+use crate::driver::{self, Drive, DriverEvent as Woken, NextStep};
 use crate::hold::LossReason;
-use crate::membership::{Membership, Standing};
-use crate::news;
+use crate::member::Membership;
+use crate::ordered_watch;
+use crate::rng;
+use crate::session::RegistrationStatus as Standing;
 use crate::session::Session;
 use crate::store::{LeaseId, Store};
 
@@ -43,7 +46,7 @@ pub(super) enum Wish {
 
 /// Everything the task holds.
 pub(super) struct Driver {
-    pub(super) machine: Machine,
+    pub(super) machine: WorkerMachine,
     pub(super) store: Store,
     pub(super) session: Session,
     pub(super) layout: Layout,
@@ -52,16 +55,16 @@ pub(super) struct Driver {
     pub(super) gauge: Option<ResourceGauge>,
     pub(super) grace: Duration,
     pub(super) wishes: mpsc::UnboundedReceiver<Wish>,
-    pub(super) events: broadcast::Sender<Notice>,
+    pub(super) events: broadcast::Sender<WorkerEvent>,
     pub(super) status: watch::Sender<WorkerStatus>,
-    pub(super) stats: news::Sender<WorkerStats>,
+    pub(super) stats: ordered_watch::OrderedSender<WorkerStats>,
     pub(super) measure: Measure,
 }
 
 /// The reply to a request.
 enum Done {
     Claimed(Claimed),
-    Written(Vec<Event>),
+    Written(Vec<WorkerInput>),
     Left,
 }
 
@@ -70,8 +73,8 @@ enum Input {
     LeaseOver(LeaseId, LossReason),
     Standing(Standing),
     Wish(Wish),
-    Handler(Event),
-    Seen(Followed, News),
+    Handler(WorkerInput),
+    Seen(FeedId, News),
 }
 
 /// What is in flight.
@@ -80,7 +83,7 @@ struct UnderWay {
     outbox: Outbox,
     writes: usize,
     loans: Loans,
-    habit: Arc<Mutex<Habit>>,
+    habit: Arc<Mutex<ClaimModeHistory>>,
     place: mpsc::UnboundedSender<PlaceWish>,
     /// Whether the node has its place, as the machine was told last.
     incarnation: Option<Token>,
@@ -105,8 +108,8 @@ impl Driver {
     pub(super) async fn drive(self, membership: Membership) -> WorkerEnd {
         let clock = self.session.clock().clone();
         let (place, wishes) = mpsc::unbounded_channel();
-        let standing = membership.changes();
-        let first = membership.standing();
+        let standing = membership.status();
+        let first = membership.current_status();
         let feeds = match Feeds::open(&self.store, &self.layout) {
             Ok(feeds) => feeds,
             Err(error) => return WorkerEnd::Store(error),
@@ -143,7 +146,7 @@ impl Driver {
         task.end.unwrap_or(WorkerEnd::Left { running: Vec::new() })
     }
 
-    fn handle(&mut self, event: Event, clock: &Arc<dyn Clock>) {
+    fn handle(&mut self, event: WorkerInput, clock: &Arc<dyn Clock>) {
         self.measure.told(&event);
         self.machine.handle(event, now(clock));
     }
@@ -158,11 +161,11 @@ impl Driver {
             return;
         }
         if under_way.incarnation.take().is_some() {
-            self.handle(Event::SessionLost, clock);
+            self.handle(WorkerInput::SessionLost, clock);
         }
         if let Some(incarnation) = token {
             under_way.incarnation = token;
-            self.handle(Event::Joined { incarnation }, clock);
+            self.handle(WorkerInput::Joined { incarnation }, clock);
         }
     }
 
@@ -171,7 +174,7 @@ impl Driver {
             Done::Claimed(mut claimed) => {
                 under_way.loans.end(&mut claimed);
                 let Claimed { epoch, answers, .. } = claimed;
-                self.handle(Event::ClaimsAnswered { epoch, answers }, clock);
+                self.handle(WorkerInput::ClaimReplies { epoch, replies: answers }, clock);
             }
             Done::Written(events) => {
                 under_way.writes -= 1;
@@ -179,13 +182,13 @@ impl Driver {
                     self.handle(event, clock);
                 }
             }
-            Done::Left => self.handle(Event::Left, clock),
+            Done::Left => self.handle(WorkerInput::OwnKeyDeleted, clock),
         }
     }
 
     /// Carries out what the machine wants, and tells what it has to say.
     fn act(&mut self, under_way: &mut UnderWay) {
-        while let Some(action) = self.machine.poll_action() {
+        while let Some(action) = self.machine.poll_output() {
             self.carry_out(action, under_way);
         }
         while under_way.writes < WRITES_IN_FLIGHT && !under_way.outbox.is_empty() {
@@ -195,10 +198,10 @@ impl Driver {
             under_way.inbox.send(async move { Done::Written(sending.await) });
             under_way.writes += 1;
         }
-        while let Some(notice) = self.machine.poll_notice() {
+        while let Some(notice) = self.machine.poll_event() {
             log(&self.node, &notice);
             self.measure.noticed(&notice);
-            if let Notice::Lost { task, token, why } = &notice {
+            if let WorkerEvent::Lost { task, token, why } = &notice {
                 self.handlers.lose(task.clone(), *token, *why);
             }
             // There may be no reader.
@@ -215,12 +218,12 @@ impl Driver {
             *shown = status;
             is_news
         });
-        self.stats.send_replace(self.machine.tally());
+        self.stats.send_replace(self.machine.stats());
     }
 
-    fn carry_out(&mut self, action: Action, under_way: &mut UnderWay) {
+    fn carry_out(&mut self, action: WorkerOutput, under_way: &mut UnderWay) {
         match action {
-            Action::Claim { epoch, claims } => {
+            WorkerOutput::Claim { epoch, claims } => {
                 self.measure.tried(claims.len());
                 let claims = under_way.loans.begin(claims);
                 let (store, session) = (self.store.clone(), self.session.clone());
@@ -228,11 +231,11 @@ impl Driver {
                 let asking = claims::ask(store, session, self.layout.clone(), epoch, claims, habit);
                 under_way.inbox.send(async move { Done::Claimed(asking.await) });
             }
-            Action::LetGo { nonce } => under_way.loans.let_go(&nonce),
-            Action::GiveBack { task, token, claim } => {
-                under_way.outbox.push(NodeWrite::GiveBack(task, token, claim));
+            WorkerOutput::EndClaim { nonce } => under_way.loans.let_go(&nonce),
+            WorkerOutput::ReleaseClaim { task, token, claim } => {
+                under_way.outbox.push(NodeWrite::ReleaseClaim(task, token, claim));
             }
-            Action::Start(start) => {
+            WorkerOutput::Start(start) => {
                 let key = self.layout.encode(&Key::TaskOwner(start.task.clone()));
                 let fence = Fence { key, token: start.token };
                 // The machine lets a loan go only when its task has ended here.
@@ -240,20 +243,20 @@ impl Driver {
                     self.handlers.start(*start, fence, loan);
                 }
             }
-            Action::Stop { task, token, why, until } => self.handlers.stop(task, token, why, until),
-            Action::Abort { task, token } => self.handlers.abort(task, token),
-            Action::AskCheckpoint { task, token } => self.handlers.request_checkpoint(task, token),
-            Action::CheckpointAnswered { asks, result, .. } => {
+            WorkerOutput::Stop { task, token, why, until } => self.handlers.stop(task, token, why, until),
+            WorkerOutput::Abort { task, token } => self.handlers.abort(task, token),
+            WorkerOutput::RequestCheckpoint { task, token } => self.handlers.request_checkpoint(task, token),
+            WorkerOutput::CheckpointReply { checkpoint_requests: asks, result, .. } => {
                 self.handlers.reply_saved(&asks, &result);
             }
-            Action::Save(save) => under_way.outbox.push(NodeWrite::Save(save)),
-            Action::Answer(answer) => under_way.outbox.push(NodeWrite::Answer(answer)),
-            Action::Retain(ask) => under_way.outbox.push(NodeWrite::Retain(ask)),
+            WorkerOutput::WriteState(save) => under_way.outbox.push(NodeWrite::WriteState(save)),
+            WorkerOutput::AckCommand(answer) => under_way.outbox.push(NodeWrite::AckCommand(answer)),
+            WorkerOutput::Retain(ask) => under_way.outbox.push(NodeWrite::Retain(ask)),
             // The key is kept until the machine is done with it, so this is received.
-            Action::Announce(state) => drop(under_way.place.send(PlaceWish::Announce(state))),
-            Action::Publish(load) => drop(under_way.place.send(PlaceWish::Publish(load))),
-            Action::Leave => drop(under_way.place.send(PlaceWish::Leave)),
-            Action::Finish { running } => under_way.end = Some(running),
+            WorkerOutput::Announce(state) => drop(under_way.place.send(PlaceWish::Announce(state))),
+            WorkerOutput::Publish(load) => drop(under_way.place.send(PlaceWish::Publish(load))),
+            WorkerOutput::Leave => drop(under_way.place.send(PlaceWish::Leave)),
+            WorkerOutput::Finish { running } => under_way.end = Some(running),
         }
     }
 }
@@ -262,16 +265,16 @@ impl Drive for NodeTask {
     type Input = Input;
     type Reply = Done;
 
-    async fn step(&mut self) -> Next {
+    async fn step(&mut self) -> NextStep {
         self.driver.act(&mut self.under_way);
         if let Some(running) = self.under_way.end.take() {
             self.driver.handlers.abandon();
             // Requests in flight are dropped with the driver; they may be applied all the same.
             self.end = Some(self.why.take().unwrap_or(WorkerEnd::Left { running }));
-            return Next::End;
+            return NextStep::End;
         }
         let wake = self.driver.machine.next_wake(now(&self.clock));
-        Next::Wait(wake.into_iter().chain(self.measure_at).min())
+        NextStep::Wait(wake.into_iter().chain(self.measure_at).min())
     }
 
     fn inputs(&mut self) -> (impl Future<Output = Input> + Send, impl Future<Output = Input> + Send) {
@@ -300,16 +303,16 @@ impl Drive for NodeTask {
         match event {
             Woken::Reply(done) => driver.finish(done, under_way, clock),
             Woken::Input(Input::LeaseOver(lease, why)) => {
-                driver.handle(Event::LeaseOver { lease, why }, clock);
+                driver.handle(WorkerInput::LeaseLost { lease, why }, clock);
             }
             Woken::Input(Input::Wish(Wish::Shutdown(deadline))) => {
-                driver.handle(Event::Shutdown { deadline }, clock);
+                driver.handle(WorkerInput::Shutdown { deadline }, clock);
             }
             Woken::Input(Input::Handler(event)) => driver.handle(event, clock),
             Woken::Input(Input::Standing(standing)) => self.handle_standing(&standing),
             Woken::Input(Input::Seen(feed, news)) => self.handle_news(feed, news),
             Woken::Wake => {
-                driver.handle(Event::Time, clock);
+                driver.handle(WorkerInput::Time, clock);
                 self.measure();
             }
         }
@@ -326,23 +329,23 @@ impl NodeTask {
         }
         driver.see_standing(standing, under_way, clock);
         if is_displaced {
-            driver.handle(Event::Shutdown { deadline: clock.now() + driver.grace }, clock);
+            driver.handle(WorkerInput::Shutdown { deadline: clock.now() + driver.grace }, clock);
         }
     }
 
-    fn handle_news(&mut self, feed: Followed, news: News) {
+    fn handle_news(&mut self, feed: FeedId, news: News) {
         let NodeTask { driver, clock, .. } = self;
         let at = now(clock);
         for item in news.items {
-            driver.machine.handle(Event::Seen(feed, item), at);
+            driver.machine.handle(WorkerInput::FeedItem(feed, item), at);
         }
         let Some(error) = news.end else { return };
         warn!(node = %driver.node, %error, "the store cannot be followed any more: the node ends");
         self.feeds.close();
         if self.why.is_none() {
             self.why = Some(WorkerEnd::Store(error));
-            driver.handle(Event::SessionLost, clock);
-            driver.handle(Event::Shutdown { deadline: clock.now() + driver.grace }, clock);
+            driver.handle(WorkerInput::SessionLost, clock);
+            driver.handle(WorkerInput::Shutdown { deadline: clock.now() + driver.grace }, clock);
         }
     }
 
@@ -352,7 +355,7 @@ impl NodeTask {
         if let Some(gauge) = &driver.gauge
             && measure_at.is_some_and(|at| at <= clock.now())
         {
-            let event = Event::Measured(gauge.read());
+            let event = WorkerInput::Measured(gauge.read());
             *measure_at = Some(clock.now() + gauge.every);
             driver.handle(event, clock);
         }
@@ -380,9 +383,8 @@ async fn keep_place(membership: Membership, mut wishes: mpsc::UnboundedReceiver<
                 change_record(&membership, change, &mut wishes).await
             }
             PlaceWish::Leave => {
-                let node = membership.id().clone();
-                if let Err(error) = membership.leave().await {
-                    info!(%node, %error, "the node's key is left to its lease");
+                if let Err(error) = membership.unregister().await {
+                    info!(%error, "the node's key is left to its lease");
                 }
                 return;
             }
@@ -400,7 +402,7 @@ async fn change_record(
         biased;
         changed = membership.update(change) => {
             if let Err(error) = changed {
-                debug!(node = %membership.id(), %error, "node record not updated yet");
+                debug!(?membership, %error, "node record not updated yet");
             }
             wishes.recv().await
         }
@@ -409,14 +411,14 @@ async fn change_record(
 }
 
 /// Logs what happened. What was set aside needs an operator.
-fn log(node: &NodeId, notice: &Notice) {
+fn log(node: &NodeId, notice: &WorkerEvent) {
     match notice {
-        Notice::SetAside { task, why } => info!(%node, %task, %why, "task set aside"),
-        Notice::CommandSetAside { key } => info!(%node, %key, "node command set aside"),
+        WorkerEvent::SetAside { task, why } => info!(%node, %task, %why, "task set aside"),
+        WorkerEvent::CommandSetAside { key } => info!(%node, %key, "node command set aside"),
         _ => debug!(%node, ?notice, "node"),
     }
 }
 
-fn now(clock: &Arc<dyn Clock>) -> Now {
-    Now { at: clock.now(), wall: wall_time(), jitter: dice::throw() }
+fn now(clock: &Arc<dyn Clock>) -> InputTime {
+    InputTime { at: clock.now(), wall: wall_time(), jitter: rng::jitter() }
 }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use tenure_core::layout::Layout;
-use tenure_core::worker::Feed as Followed;
+use tenure_core::worker::FeedId;
 
 use crate::feed::{Feed, FeedItem};
 use crate::store::{Store, StoreError};
@@ -16,7 +16,7 @@ const TOGETHER_MAX: usize = 512;
 
 /// The four prefixes that a node follows.
 pub(super) struct Feeds {
-    feeds: Option<[(Followed, Feed); 4]>,
+    feeds: Option<[(FeedId, Feed); 4]>,
 }
 
 /// What one of them says.
@@ -32,16 +32,16 @@ impl Feeds {
         let open = |select| Feed::open(store.clone(), select);
         Ok(Feeds {
             feeds: Some([
-                (Followed::Frozen, open(layout.frozen())?),
-                (Followed::Nodes, open(layout.nodes())?),
-                (Followed::Commands, open(layout.task_commands())?),
-                (Followed::Tasks, open(layout.tasks())?),
+                (FeedId::Frozen, open(layout.frozen())?),
+                (FeedId::Nodes, open(layout.nodes())?),
+                (FeedId::Commands, open(layout.task_commands())?),
+                (FeedId::Tasks, open(layout.tasks())?),
             ]),
         })
     }
 
     /// Waits until one of them has something to say; those that rarely speak are heard first.
-    pub(super) async fn next(&mut self) -> (Followed, News) {
+    pub(super) async fn next(&mut self) -> (FeedId, News) {
         std::future::poll_fn(|context| {
             let feeds = self.feeds.iter_mut().flatten();
             for (followed, feed) in feeds {

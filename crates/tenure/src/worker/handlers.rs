@@ -7,12 +7,12 @@ use tenure_core::fence::Fence;
 use tenure_core::id::TaskId;
 use tenure_core::revision::Token;
 use tenure_core::time::Moment;
-use tenure_core::worker::{Event, Outcome, Start, StopReason};
+use tenure_core::worker::{HandlerEnd, HandlerStart, StopReason, WorkerInput};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, Id, JoinSet};
 
 use crate::hold::LossReason;
-use crate::session::Loan;
+use crate::session::LeaseHandle;
 use crate::task::context::{Controls, SaveCheckpoint, Stop, TaskContext};
 use crate::task::handler::{AnyHandler, panic_message, reported};
 use crate::tenure::Tenure;
@@ -38,7 +38,7 @@ impl Routes {
 pub(super) struct Handlers {
     routes: Routes,
     tenure: Tenure,
-    running: JoinSet<Outcome>,
+    running: JoinSet<HandlerEnd>,
     by_task: BTreeMap<Run, Running>,
     runs: HashMap<Id, Run>,
     saves: mpsc::UnboundedSender<SaveCheckpoint>,
@@ -70,7 +70,7 @@ impl Handlers {
     }
 
     /// Starts a run.
-    pub(super) fn start(&mut self, start: Start, fence: Fence, loan: Loan) {
+    pub(super) fn start(&mut self, start: HandlerStart, fence: Fence, loan: LeaseHandle) {
         let run = (start.task.clone(), start.token);
         let handler = self.routes.of(start.record.kind.as_deref().unwrap_or_default()).cloned();
         let (context, controls) =
@@ -80,7 +80,7 @@ impl Handlers {
             match handler {
                 Some(handler) => reported(handler.begin(context).await),
                 // The kind changed between the claim and the read of the record: another worker handles it.
-                None => Outcome::Release,
+                None => HandlerEnd::Release,
             }
         });
         self.runs.insert(abort.id(), run.clone());
@@ -126,7 +126,7 @@ impl Handlers {
     }
 
     /// Waits for the next end of a run, or for the next checkpoint.
-    pub(super) async fn next(&mut self) -> Event {
+    pub(super) async fn next(&mut self) -> WorkerInput {
         tokio::select! {
             biased;
             Some(ended) = self.running.join_next_with_id(), if !self.running.is_empty() => {
@@ -134,22 +134,22 @@ impl Handlers {
                     Ok((id, outcome)) => (id, outcome),
                     Err(error) if error.is_panic() => {
                         let id = error.id();
-                        (id, Outcome::Fault(panic_message(&*error.into_panic())))
+                        (id, HandlerEnd::Fault(panic_message(&*error.into_panic())))
                     }
-                    Err(error) => (error.id(), Outcome::Aborted),
+                    Err(error) => (error.id(), HandlerEnd::Aborted),
                 };
                 let (task, token) = self.runs.remove(&id).expect("every run is noted when it starts");
                 if let Some(running) = self.by_task.remove(&(task.clone(), token)) {
                     // The claim is stored until the outcome is, but a clone of the context must not act under it any more.
                     running.controls.validity.end(LossReason::Released);
                 }
-                Event::HandlerEnded { task, token, outcome }
+                WorkerInput::HandlerEnded { task, token, outcome }
             }
             Some(save) = self.saved.recv() => {
                 self.last_save += 1;
                 self.waiting.insert(self.last_save, save.reply);
                 let SaveCheckpoint { task, token, checkpoint, .. } = save;
-                Event::Checkpoint { task, token, ask: self.last_save, blob: checkpoint }
+                WorkerInput::Checkpoint { task, token, ask: self.last_save, blob: checkpoint }
             }
         }
     }

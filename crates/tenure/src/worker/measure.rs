@@ -8,7 +8,7 @@ use metrics::{Unit, counter, gauge};
 use tenure_core::id::NodeId;
 use tenure_core::loss::LossReason;
 use tenure_core::task::TaskState;
-use tenure_core::worker::{Event, Notice, Outcome, ReleaseReason};
+use tenure_core::worker::{HandlerEnd, ReleaseReason, WorkerEvent, WorkerInput};
 
 const TASKS: &str = "tenure_node_tasks";
 const TRIES: &str = "tenure_node_claim_tries_total";
@@ -79,44 +79,48 @@ impl Measure {
         counter!(TRIES, "node" => self.node.clone()).increment(u64::try_from(claims).unwrap_or(u64::MAX));
     }
 
-    pub(super) fn told(&self, event: &Event) {
-        if let Event::HandlerEnded { outcome: Outcome::Fault(_) | Outcome::FaultDecided { .. }, .. } = event {
+    pub(super) fn told(&self, event: &WorkerInput) {
+        if let WorkerInput::HandlerEnded {
+            outcome: HandlerEnd::Fault(_) | HandlerEnd::FaultDecided { .. },
+            ..
+        } = event
+        {
             counter!(FAULTS, "node" => self.node.clone()).increment(1);
         }
     }
 
-    pub(super) fn noticed(&self, notice: &Notice) {
+    pub(super) fn noticed(&self, notice: &WorkerEvent) {
         let node = || self.node.clone();
         match notice {
-            Notice::Claimed { .. } => counter!(CLAIMS, "node" => node()).increment(1),
-            Notice::Started { .. } => counter!(STARTS, "node" => node()).increment(1),
-            Notice::Moved { to, .. } => {
+            WorkerEvent::Claimed { .. } => counter!(CLAIMS, "node" => node()).increment(1),
+            WorkerEvent::Started { .. } => counter!(STARTS, "node" => node()).increment(1),
+            WorkerEvent::StateChanged { to, .. } => {
                 counter!(MOVES, "node" => node(), "to" => to.as_str()).increment(1);
             }
-            Notice::Ended { state, .. } => {
+            WorkerEvent::Ended { state, .. } => {
                 counter!(ENDS, "node" => node(), "state" => state.as_str()).increment(1);
             }
-            Notice::Released { why, .. } => {
+            WorkerEvent::Released { why, .. } => {
                 counter!(RELEASES, "node" => node(), "reason" => why.as_str()).increment(1);
             }
-            Notice::Lost { why, .. } => {
+            WorkerEvent::Lost { why, .. } => {
                 counter!(LOST, "node" => node(), "reason" => why.as_str()).increment(1);
             }
-            Notice::Forgotten { .. }
-            | Notice::SetAside { .. }
-            | Notice::CommandSetAside { .. }
-            | Notice::GivenBack { .. }
-            | Notice::CommandHandled { .. }
-            | Notice::Stuck { .. }
-            | Notice::SaveRefused { .. }
-            | Notice::Balanced { .. }
-            | Notice::OrderHandled { .. }
-            | Notice::Frozen
-            | Notice::Unfrozen
-            | Notice::Draining { .. }
-            | Notice::Drained
-            | Notice::Lagged(_)
-            | Notice::ShuttingDown { .. } => {}
+            WorkerEvent::Forgotten { .. }
+            | WorkerEvent::SetAside { .. }
+            | WorkerEvent::CommandSetAside { .. }
+            | WorkerEvent::LateClaimReleased { .. }
+            | WorkerEvent::CommandHandled { .. }
+            | WorkerEvent::Stuck { .. }
+            | WorkerEvent::WriteRefused { .. }
+            | WorkerEvent::Balanced { .. }
+            | WorkerEvent::NodeCommandHandled { .. }
+            | WorkerEvent::Frozen
+            | WorkerEvent::Unfrozen
+            | WorkerEvent::Draining { .. }
+            | WorkerEvent::Drained
+            | WorkerEvent::Lagged(_)
+            | WorkerEvent::ShuttingDown { .. } => {}
         }
     }
 }

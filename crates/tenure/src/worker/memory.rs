@@ -1,6 +1,6 @@
 //! How much of this machine's memory is used, for balancers that go by it.
 
-use tenure_core::balance::Resource;
+use tenure_core::balance::ResourceUsage;
 
 use crate::clock::{BootClock, Clock};
 
@@ -8,10 +8,10 @@ use crate::clock::{BootClock, Clock};
 /// such file.
 ///
 /// For [`WorkerBuilder::resource`](super::WorkerBuilder::resource).
-pub fn memory() -> Option<Resource> {
+pub fn memory() -> Option<ResourceUsage> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let (total, available) = read(&text)?;
-    Some(Resource { used: total.saturating_sub(available), total, read_at: BootClock.now() })
+    Some(ResourceUsage { used: total.saturating_sub(available), total, read_at: BootClock.now() })
 }
 
 /// All of it and what is available, in KiB.

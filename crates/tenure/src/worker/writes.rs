@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tenure_core::id::NodeId;
 use tenure_core::layout::Layout;
-use tenure_core::worker::Event;
+use tenure_core::worker::WorkerInput;
 use tenure_core::worker::request::NodeWrite;
 
 use crate::store::{Store, StoreError};
@@ -35,7 +35,12 @@ impl Outbox {
 }
 
 /// Sends writes in one go, and reads what came of each.
-pub(super) async fn send(store: Store, layout: Layout, node: NodeId, writes: Vec<NodeWrite>) -> Vec<Event> {
+pub(super) async fn send(
+    store: Store,
+    layout: Layout,
+    node: NodeId,
+    writes: Vec<NodeWrite>,
+) -> Vec<WorkerInput> {
     let txns = writes.iter().map(|write| write.txn(&layout, &node)).collect();
     let replies = store.batch(txns).await.into_iter().chain(std::iter::repeat(Err(StoreError::Closed)));
     writes.into_iter().zip(replies).map(|(write, reply)| write.read(&layout, reply)).collect()

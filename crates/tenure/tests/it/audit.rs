@@ -7,7 +7,7 @@ use tenure::client::{Client, NewTask};
 use tenure::lock::Locks;
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure::testing::{Fate, World};
+use tenure::testing::World;
 use tenure_core::id::{LockName, Namespace, TaskId};
 use tenure_core::layout::Layout;
 use tenure_core::record::Record;
@@ -30,9 +30,9 @@ async fn every_destructive_call_is_recorded(store: Store) {
     let locks = Locks::new(&session, &namespace());
     let held = locks.lock("x").await.unwrap();
     let name = LockName::parse("x").unwrap();
-    let holder = locks.view(&name).await.unwrap().holders.remove(0);
-    assert!(locks.evict(&name, &holder, "it hangs").await.unwrap());
-    assert!(!locks.evict(&name, &holder, "again").await.unwrap());
+    let holder = locks.get(&name).await.unwrap().holders.remove(0);
+    assert!(locks.break_hold(&name, &holder, "it hangs").await.unwrap());
+    assert!(!locks.break_hold(&name, &holder, "again").await.unwrap());
     let client = Client::new(store.clone(), &namespace());
     let task = TaskId::parse("job").unwrap();
     client.submit(NewTask::new(task.clone())).await.unwrap();
@@ -79,12 +79,12 @@ async fn every_destructive_call_is_recorded_on_etcd() {
 /// The trail does not grow for ever: whoever writes a record deletes those that are older than a week.
 #[tokio::test(start_paused = true)]
 async fn records_older_than_a_week_are_deleted_with_the_next() {
-    let (fate, world) = (Fate::decided_by(1), World::new());
-    let store = world.store("a");
+    let world = World::seeded(1);
+    let store = world.process("a").store();
     let client = Client::new(store.clone(), &namespace());
     let mut kept = Vec::new();
     for (n, step) in [Duration::ZERO, Duration::from_secs(60), AUDIT_KEEP].into_iter().enumerate() {
-        fate.step_wall(i64::try_from(step.as_millis()).unwrap());
+        world.step_wall_clock(i64::try_from(step.as_millis()).unwrap());
         let task = TaskId::parse(&format!("job-{n}")).unwrap();
         client.submit(NewTask::new(task.clone())).await.unwrap();
         client.delete(&task).await.unwrap();

@@ -16,7 +16,7 @@ use tenure::testing::World;
 use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_core::layout::{Key, Layout};
 use tenure_core::record::{MemberRecord, OwnerRecord, Record, TaskRecord, Timestamp};
-use tenure_core::task::{State, StateRecord, TaskMessage, TaskState};
+use tenure_core::task::{StateRecord, TaskMessage, TaskState, TaskStatus};
 
 use crate::membership::on_every_engine;
 
@@ -232,7 +232,7 @@ async fn a_task_that_was_deleted_goes_on_where_it_was_when_submitted_again() {
         client.delete(&id("t1")).await.unwrap();
         assert_eq!(client.submit(new("t1")).await.unwrap(), Submitted::Accepted);
         let seen = client.get(&id("t1")).await.unwrap().unwrap();
-        assert_eq!(seen.state.unwrap().state, State::Sleeping { until });
+        assert_eq!(seen.state.unwrap().state, TaskStatus::Sleeping { until });
         assert!(!seen.card.unwrap().record.unwrap().ended);
         assert_eq!(client.props(&id("t1")).await.unwrap(), None, "props are those of this submission");
     })
@@ -356,13 +356,13 @@ async fn an_end_that_does_not_come_is_told_as_what_it_is() {
 #[tokio::test]
 async fn a_task_that_is_deleted_while_somebody_waits_for_it_is_told_as_deleted() {
     let world = World::new();
-    let client = client(&world.store("client")).clock(world.clock("client"));
+    let client = client(&world.process("client").store()).clock(world.process("client").clock());
     client.submit(new("t1")).await.unwrap();
     let waiting = client.clone();
     let waiting = tokio::spawn(async move { waiting.wait(&id("t1"), Duration::from_secs(20)).await });
     world.advance(Duration::from_secs(1)).await;
     client.delete(&id("t1")).await.unwrap();
-    world.settle().await;
+    world.run_until_idle().await;
     assert!(matches!(waiting.await.unwrap(), Err(WaitTaskError::Deleted)));
 }
 

@@ -25,7 +25,7 @@ async fn failing(twist: impl Twist, id: &str) -> Report {
     let cases = conformance::cases().into_iter().filter(|case| !case.id.starts_with('X')).collect();
     let report =
         conformance::run_cases(cases, || async { Twisted::store(TokioClock::memory(), twist) }).await;
-    let failed: Vec<_> = report.failures().map(|ruling| ruling.id).collect();
+    let failed: Vec<_> = report.failures().map(|case| case.id).collect();
     assert!(failed.contains(&id), "{id} did not notice; failed were {failed:?}");
     assert!(failed.len() <= 20, "too many to point at anything: {failed:?}");
     report
@@ -442,9 +442,9 @@ impl Twist for HangingRenewal {
 #[tokio::test(start_paused = true)]
 async fn an_engine_that_hangs_fails_instead_of_hanging_the_suite() {
     let report = failing(HangingRenewal, "L10").await;
-    let hung = report.rulings.iter().find(|ruling| ruling.id == "L10").unwrap();
+    let hung = report.results.iter().find(|case| case.id == "L10").unwrap();
     assert_eq!(hung.outcome.to_string(), "failed: did not end within 30s");
-    assert!(report.rulings.iter().any(|ruling| ruling.id == "W01" && ruling.outcome.to_string() == "passed"));
+    assert!(report.results.iter().any(|case| case.id == "W01" && case.outcome.to_string() == "passed"));
 }
 
 struct PanickingList;
@@ -494,7 +494,7 @@ async fn a_store_that_no_longer_answers_ends_the_suite_early() {
         }
     }
     let report = conformance::run(|| async { Twisted::store(TokioClock::memory(), Silent) }).await;
-    let last = report.rulings.last().unwrap();
+    let last = report.results.last().unwrap();
     assert_eq!(last.outcome.to_string(), "not run: the store no longer answered after K01");
-    assert_eq!(report.rulings.len(), conformance::cases().len());
+    assert_eq!(report.results.len(), conformance::cases().len());
 }

@@ -8,7 +8,6 @@ mod holders;
 mod leading;
 mod observing;
 mod since;
-mod speed;
 mod transfer;
 
 use std::time::Duration;
@@ -32,7 +31,7 @@ fn namespace() -> Namespace {
 /// A process of its own: a session and one election.
 fn process(store: &Store, candidate: &str) -> (Session, Election) {
     let session = Session::options().ttl(Duration::from_secs(6)).open(store.clone()).unwrap();
-    let election = Elections::new(&session, &namespace()).introduce(candidate).election("x").unwrap();
+    let election = Elections::new(&session, &namespace()).identity(candidate).election("x");
     (session, election)
 }
 
@@ -62,7 +61,7 @@ async fn stand(
     value: &str,
     count: usize,
 ) -> JoinHandle<Result<Term, CampaignError>> {
-    let waiting = tokio::spawn(election.campaign(value).into_future());
+    let waiting = tokio::spawn(election.campaign().value(value).into_future());
     wait_for_keys(store, count).await;
     waiting
 }

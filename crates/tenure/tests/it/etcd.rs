@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::conformance::{self, EquivalenceSize};
 use tenure::store::etcd::{Config, EtcdEngine};
 use tenure::store::{
-    Condition, Get, Invalid, LeaseId, Op, PreviousValues, Selection, Store, StoreError, StoreUrl, Txn,
+    Condition, Get, InvalidRequest, LeaseId, Op, PreviousValues, Selection, Store, StoreError, StoreUrl, Txn,
     WatchStart,
 };
 use tenure_fixture::{Etcd as Server, Mode, Proxy};
@@ -77,7 +77,9 @@ async fn a_bad_transaction_in_a_batch_spoils_only_itself() {
     for (n, outcome) in outcomes.iter().enumerate() {
         match n {
             3 => assert!(matches!(outcome, Err(StoreError::LeaseNotFound)), "{outcome:?}"),
-            11 => assert!(matches!(outcome, Err(StoreError::Invalid(Invalid::EmptyKey))), "{outcome:?}"),
+            11 => {
+                assert!(matches!(outcome, Err(StoreError::Invalid(InvalidRequest::EmptyKey))), "{outcome:?}");
+            }
             _ => assert!(outcome.as_ref().is_ok_and(|reply| reply.succeeded), "{n}: {outcome:?}"),
         }
     }

@@ -16,7 +16,7 @@ use tenure::election::{Elections, Term};
 use tenure::lock::{Guard, Locks};
 use tenure::session::Session;
 use tenure::store::{Selection, Store};
-use tenure::testing::{Skew, World};
+use tenure::testing::{ClockSkew, World};
 use tenure::{Hold, LossReason, Lost};
 use tenure_core::id::Namespace;
 use tenure_core::revision::Token;
@@ -49,8 +49,8 @@ impl Claim {
         match kind {
             Kind::Lock => Claim::Lock(Box::new(Locks::new(session, &namespace).lock(name).await.unwrap())),
             Kind::Election => {
-                let election = Elections::new(session, &namespace).election(name).unwrap();
-                Claim::Election(Box::new(election.campaign("v").await.unwrap()))
+                let election = Elections::new(session, &namespace).election(name);
+                Claim::Election(Box::new(election.campaign().value("v").await.unwrap()))
             }
         }
     }
@@ -70,7 +70,7 @@ impl Deref for Claim {
 const TTL: Duration = Duration::from_secs(10);
 
 fn session(world: &World, who: &str) -> Session {
-    Session::options().ttl(TTL).clock(world.clock(who)).open(world.store(who)).unwrap()
+    Session::options().ttl(TTL).clock(world.process(who).clock()).open(world.process(who).store()).unwrap()
 }
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
@@ -83,7 +83,7 @@ async fn a_partition_ends_it_before_anybody_else_can_hold() {
         let world = World::new();
         let (first, second) = (session(&world, "a"), session(&world, "b"));
         let held = Claim::get(kind, &first).await;
-        world.partition("a");
+        world.process("a").partition();
         let began = world.elapsed();
         assert_eq!(held.lost().await.reason, LossReason::Lapsed, "{kind:?}");
         let lost = world.elapsed() - began;
@@ -100,9 +100,9 @@ async fn a_partition_shorter_than_the_ttl_is_not_noticed() {
         let world = World::new();
         let first = session(&world, "a");
         let held = Claim::get(kind, &first).await;
-        world.partition("a");
+        world.process("a").partition();
         world.advance(TTL / 3).await;
-        world.heal("a");
+        world.process("a").heal();
         world.advance(3 * TTL).await;
         assert!(held.is_valid(), "{kind:?}");
     }
@@ -115,7 +115,7 @@ async fn a_clock_that_jumps_past_the_end_ends_it_at_once() {
         let first = session(&world, "a");
         let held = Claim::get(kind, &first).await;
         let worked = held.run(async {
-            world.skew("a", Skew::Ahead(2 * TTL));
+            world.process("a").set_clock_skew(ClockSkew::Ahead(2 * TTL));
             std::future::pending::<()>().await;
         });
         let began = world.elapsed();
@@ -130,9 +130,9 @@ async fn a_process_that_was_paused_does_nothing_before_it_knows_that_it_is_over(
         let world = World::new();
         let (first, second) = (session(&world, "a"), session(&world, "b"));
         let held = Claim::get(kind, &first).await;
-        world.stall("a");
+        world.process("a").pause();
         let next = Claim::get(kind, &second).await;
-        world.resume("a");
+        world.process("a").resume();
         let mut polled = false;
         let worked = held.run(async { polled = true }).await;
         assert_eq!((worked.unwrap_err().reason, polled), (LossReason::Lapsed, false), "{kind:?}");
@@ -312,30 +312,4 @@ async fn a_killed_holder_is_followed_in_time_on_a_file() {
     let url = format!("file://{}/store.db", folder.path().display());
     let store = Store::open(&url.parse().unwrap()).await.unwrap();
     a_killed_holder_is_followed_in_time(&url, store).await;
-}
-
-/// A page of promises is worth its tests: each that it names exists, in the file that its name says.
-#[test]
-fn every_test_that_the_guarantees_name_exists() {
-    let page = include_str!("../../../../docs/guarantees.md");
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let names: Vec<&str> = page.split('`').skip(1).step_by(2).filter(|name| name.contains("::")).collect();
-    assert!(names.len() > 30, "{} names", names.len());
-    for name in names {
-        let (module, claim) = name.rsplit_once("::").unwrap();
-        let (folders, module) = match module.split_once("::") {
-            Some(("cli", module)) => (&["../tenure-cli/tests/it", "../tenure-cli/src"][..], module),
-            Some(("core", module)) => (&["../tenure-core/src"][..], module),
-            _ => (&["tests/it"][..], module),
-        };
-        // Unit tests are in a file `tests.rs` or at the end of what they test.
-        let files = folders.iter().flat_map(|folder| {
-            [module, module.trim_end_matches("::tests")]
-                .map(|module| root.join(folder).join(format!("{}.rs", module.replace("::", "/"))))
-        });
-        let sources: Vec<String> = files.filter_map(|file| std::fs::read_to_string(file).ok()).collect();
-        assert!(!sources.is_empty(), "{name}: no such file");
-        let is_there = sources.iter().any(|source| source.contains(&format!("fn {claim}(")));
-        assert!(is_there, "{name}: no such test");
-    }
 }

@@ -13,8 +13,8 @@ use tenure::store::etcd::{Config, EtcdEngine};
 use tenure::store::file::FileEngine;
 use tenure::store::memory::MemoryEngine;
 use tenure::store::{
-    Cause, Engine, Get, Invalid, KeyValue, Op, Page, PreviousValues, Revision, Selection, Store, StoreError,
-    Txn, WatchError, WatchStart, WatchStream,
+    Cause, Engine, Get, InvalidRequest, KeyValue, Op, Page, PreviousValues, Revision, Selection, Store,
+    StoreError, Txn, WatchError, WatchStart, WatchStream,
 };
 use tenure_fixture::{Etcd as Server, Mode, Proxy};
 use tokio::time::timeout;
@@ -26,7 +26,7 @@ use crate::twisted::{Twist, Twisted};
 const ITEM_MAX: Duration = Duration::from_secs(60);
 
 /// Reads a feed and keeps its picture, as a follower would.
-pub(crate) struct Follower {
+pub(crate) struct PresenceWatch {
     feed: Feed,
     pub(crate) picture: BTreeMap<Bytes, KeyValue>,
     /// Every item, in short words.
@@ -35,10 +35,16 @@ pub(crate) struct Follower {
     at: Revision,
 }
 
-impl Follower {
-    pub(crate) fn new(store: Store) -> Follower {
+impl PresenceWatch {
+    pub(crate) fn new(store: Store) -> PresenceWatch {
         let feed = Feed::open(store, Selection::prefix("/f/")).expect("the prefix is closed");
-        Follower { feed, picture: BTreeMap::new(), told: Vec::new(), is_whole: false, at: Revision::ZERO }
+        PresenceWatch {
+            feed,
+            picture: BTreeMap::new(),
+            told: Vec::new(),
+            is_whole: false,
+            at: Revision::ZERO,
+        }
     }
 
     /// Takes in the next item, and checks what every feed must keep to. Says at which revision the picture is whole now.
@@ -164,7 +170,7 @@ async fn the_picture_is_the_stores_at_every_whole_wherever_the_watch_is_cut() {
         for after in 0..12 {
             let memory = TokioClock::memory();
             let twist = Interrupted { after, how, refuse_every: 3, reads: AtomicUsize::new(0) };
-            let mut follower = Follower::new(Twisted::store(memory.clone(), twist));
+            let mut follower = PresenceWatch::new(Twisted::store(memory.clone(), twist));
             let store = Store::new(memory);
             let writer = store.clone();
             let writing = tokio::spawn(async move { write(&writer, 80, Duration::from_millis(20)).await });
@@ -185,7 +191,7 @@ async fn a_slow_feed_survives_compaction_and_tells_only_what_differs() {
     for name in ["a", "b", "c", "d"] {
         store.put(format!("/f/{name}"), "1").await.unwrap();
     }
-    let mut follower = Follower::new(store.clone());
+    let mut follower = PresenceWatch::new(store.clone());
     follower.whole().await.unwrap();
     assert_eq!(follower.told.join(" "), "begin a b c d whole");
     // The watch is opened by reading on; it sees one change and then sleeps through the others.
@@ -206,7 +212,7 @@ async fn a_slow_feed_survives_compaction_and_tells_only_what_differs() {
 
 /// Follows through one handle what is written, and compacted, through another, while `shake` breaks what it can.
 async fn follow(writer: Store, reader: Store, mut shake: impl FnMut(usize)) {
-    let mut follower = Follower::new(reader);
+    let mut follower = PresenceWatch::new(reader);
     for round in 0..12 {
         shake(round);
         write(&writer, 20, Duration::ZERO).await.expect("the writer is not cut off");
@@ -280,7 +286,7 @@ async fn a_listing_of_many_pages_is_of_one_revision() {
             Ok(page)
         }
     }
-    let mut follower = Follower::new(Twisted::store(memory.clone(), Busy(AtomicUsize::new(0))));
+    let mut follower = PresenceWatch::new(Twisted::store(memory.clone(), Busy(AtomicUsize::new(0))));
     let first = follower.whole().await.unwrap();
     assert_eq!(follower.picture.len(), 2_500);
     follower.must_be(&store, first).await;
@@ -298,7 +304,7 @@ async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
             self.0.fetch_add(1, Ordering::Relaxed);
             let page = Engine::get(memory, get).await?;
             if page.pairs.len() > 100 {
-                return Err(StoreError::Invalid(Invalid::AnswerTooLarge("on purpose".to_owned())));
+                return Err(StoreError::Invalid(InvalidRequest::AnswerTooLarge("on purpose".to_owned())));
             }
             Ok(page)
         }
@@ -311,7 +317,7 @@ async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
     }
     let reads = Arc::new(AtomicUsize::new(0));
     let narrow = Twisted::store(memory, Narrow(reads.clone()));
-    let mut follower = Follower::new(narrow.clone());
+    let mut follower = PresenceWatch::new(narrow.clone());
     let whole = follower.whole().await.unwrap();
     assert_eq!(follower.picture.len(), 500);
     follower.must_be(&store, whole).await;
@@ -332,7 +338,7 @@ async fn a_store_that_cannot_be_reached_is_waited_for_in_growing_rests() {
         }
     }
     let reads = Arc::new(AtomicUsize::new(0));
-    let mut follower = Follower::new(Twisted::store(TokioClock::memory(), Down(reads.clone())));
+    let mut follower = PresenceWatch::new(Twisted::store(TokioClock::memory(), Down(reads.clone())));
     let began = tokio::time::Instant::now();
     let whole = loop {
         match timeout(Duration::from_secs(600), follower.feed.next()).await.unwrap().unwrap().unwrap() {
@@ -361,7 +367,7 @@ async fn a_dropped_wait_loses_nothing_and_asks_nothing_twice() {
     let store = Store::new(memory.clone());
     store.put("/f/a", "1").await.unwrap();
     let reads = Arc::new(AtomicUsize::new(0));
-    let mut follower = Follower::new(Twisted::store(memory, Slow(reads.clone())));
+    let mut follower = PresenceWatch::new(Twisted::store(memory, Slow(reads.clone())));
     let mut dropped = 0;
     while follower.told.len() < 5 {
         match timeout(Duration::from_millis(3), follower.feed.next()).await {
@@ -394,7 +400,7 @@ fn an_open_prefix_cannot_be_followed() {
     let refusal = tokio::runtime::Runtime::new()
         .unwrap()
         .block_on(async { Feed::open(Store::memory(), Selection::prefix("/f")).map(drop) });
-    assert!(matches!(refusal, Err(StoreError::Invalid(Invalid::OpenPrefix(_)))));
+    assert!(matches!(refusal, Err(StoreError::Invalid(InvalidRequest::OpenPrefix(_)))));
 }
 
 /// With a hundred nodes in one process no timer fired for seconds, because a reader of a busy watch never yielded: leases were lost.

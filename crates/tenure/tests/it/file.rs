@@ -7,12 +7,12 @@
     reason = "all of this is test code"
 )]
 
-mod ceilings;
 mod child;
 mod faults;
 mod format;
 mod kills;
 mod names;
+mod revision_reserve;
 mod sharing;
 mod stalls;
 

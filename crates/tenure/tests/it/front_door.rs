@@ -117,8 +117,8 @@ mod claims {
         let membership = tenure.join("web-1").address("10.0.0.7:80").label("zone", "eu").await.unwrap();
         let members = tenure.members().list().await.unwrap();
         assert_eq!(members.members()[0].record.labels["zone"], "eu");
-        assert!(matches!(tenure.join("web-1").try_now().await, Err(JoinError::OurOwn(_))));
-        membership.leave().await.unwrap();
+        assert!(matches!(tenure.join("web-1").try_now().await, Err(JoinError::AlreadyJoined)));
+        membership.unregister().await.unwrap();
         assert!(tenure.members().list().await.unwrap().is_empty());
 
         let web = tenure.service("web");
@@ -126,9 +126,9 @@ mod claims {
         let picked = web.picker().await.unwrap().random().unwrap();
         assert_eq!(picked.record.address(), Some("10.0.0.8:80"));
         assert_eq!(picked.record.metadata::<String>().unwrap(), "eu");
-        assert_eq!(tenure.services().names().await.unwrap().len(), 1);
-        instance.leave().await.unwrap();
-        assert!(web.list().await.unwrap().is_empty());
+        assert_eq!(tenure.services().list().await.unwrap().len(), 1);
+        instance.unregister().await.unwrap();
+        assert!(web.instances().await.unwrap().is_empty());
 
         tenure.close().await.unwrap();
     }
@@ -247,7 +247,7 @@ async fn a_key_that_another_process_registered_is_not_overwritten_if_absent() {
     let (one, two) =
         (Tenure::connect(store.clone()).await.unwrap(), Tenure::connect(store.clone()).await.unwrap());
     let registration = one.register("leader", "one").await.unwrap();
-    assert!(matches!(two.register("leader", "two").if_absent().await, Err(RegisterError::Taken)));
+    assert!(matches!(two.register("leader", "two").if_absent().await, Err(RegisterError::Held { .. })));
     assert_eq!(&store.get_key(registration.key.clone()).await.unwrap().unwrap().value[..], b"one");
     two.register("leader", "two").await.unwrap();
     assert_eq!(&store.get_key(registration.key).await.unwrap().unwrap().value[..], b"two");
@@ -257,16 +257,16 @@ async fn a_key_that_another_process_registered_is_not_overwritten_if_absent() {
 async fn a_restarted_process_joins_when_the_key_of_the_former_one_has_expired() {
     let world = World::new();
     let process = |name: &'static str| {
-        let builder = Tenure::builder().store(world.store(name)).clock(world.clock(name));
+        let builder = Tenure::builder().store(world.process(name).store()).clock(world.process(name).clock());
         builder.ttl(Duration::from_secs(10)).connect()
     };
     let (former, restarted) = (process("former").await.unwrap(), process("restarted").await.unwrap());
     let _membership = former.join("web-1").await.unwrap();
-    world.partition("former");
+    world.process("former").partition();
     let began = world.elapsed();
-    assert!(matches!(restarted.join("web-1").try_now().await, Err(JoinError::Alive(_))));
+    assert!(matches!(restarted.join("web-1").try_now().await, Err(JoinError::Held { .. })));
     let membership = restarted.join("web-1").await.unwrap();
     let waited = world.elapsed() - began;
     assert!(waited > Duration::from_secs(5) && waited < Duration::from_secs(15), "{waited:?}");
-    membership.leave().await.unwrap();
+    membership.unregister().await.unwrap();
 }

@@ -3,14 +3,13 @@
 //! Counts are of the whole process, so they are exact where each test has a process of its own; beside others they may only fail for
 //! what those do, never pass for it, because they are waited for.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use tenure::client::{Client, NewTask};
 use tenure::election::Elections;
 use tenure::lock::Locks;
-use tenure::membership::Cluster;
+use tenure::member::Members;
 use tenure::session::Session;
 use tenure::store::{PreviousValues, Selection, Store, WatchStart};
 use tenure::{Task, TaskError, Tenure};
@@ -62,28 +61,28 @@ impl Count {
 async fn live(store: &Store) {
     let namespace = Namespace::parse("leaks").unwrap();
     let session = Session::options().ttl(Duration::from_secs(10)).open(store.clone()).unwrap();
-    session.register("/leaks/r/a", "v").await.unwrap();
+    session.register_raw("/leaks/r/a", "v").await.unwrap();
 
-    let cluster = Cluster::new(store.clone(), &namespace);
+    let cluster = Members::new(store.clone(), &namespace);
     let mut view = cluster.view();
     view.ready().await.unwrap();
 
     let locks = Locks::new(&session, &namespace);
     let held = locks.lock("l").await.unwrap();
-    assert!(locks.lock("l").try_once().await.is_err(), "it is held");
+    assert!(locks.lock("l").try_now().await.is_err(), "it is held");
     let given_up = tokio::spawn(locks.lock("l").into_future());
-    while locks.view(&"l".parse().unwrap()).await.unwrap().waiters.is_empty() {
+    while locks.get(&"l".parse().unwrap()).await.unwrap().waiters.is_empty() {
         tokio::task::yield_now().await;
     }
     given_up.abort();
     assert!(given_up.await.unwrap_err().is_cancelled());
     held.release().await.unwrap();
-    drop(locks.shared("s").await.unwrap());
-    locks.permit("p", NonZeroU32::new(2).unwrap()).await.unwrap().release().await.unwrap();
+    drop(locks.rw_lock("s").read().await.unwrap());
+    locks.semaphore("p", 2).acquire().await.unwrap().release().await.unwrap();
 
-    let election = Elections::new(&session, &namespace).election("e").unwrap();
+    let election = Elections::new(&session, &namespace).election("e");
     let mut observe = election.observe();
-    let term = election.campaign("here").await.unwrap();
+    let term = election.campaign().value("here").await.unwrap();
     while observe.next().await.unwrap().unwrap().leader.is_none() {}
     drop(observe);
     term.resign().await.unwrap();
@@ -169,7 +168,7 @@ async fn whatever_is_left_is_counted() {
     settled(&store).await;
     let before = Count::now(member);
     let session = Session::open(store.clone()).unwrap();
-    session.register("/leaks/left", "v").await.unwrap();
+    session.register_raw("/leaks/left", "v").await.unwrap();
     let watch =
         store.watch(Selection::prefix("/leaks/"), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
     let file = std::fs::File::open("/proc/self/status").unwrap();

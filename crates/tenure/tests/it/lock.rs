@@ -8,7 +8,6 @@ mod since;
 mod tries;
 mod watches;
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -130,7 +129,7 @@ mod claims {
             let elsewhere = soon(other.lock("y").into_future()).await.unwrap();
             assert_eq!(guard.lease(), elsewhere.lease());
             elsewhere.release().await.unwrap();
-            let refused = soon(other.lock("x").try_once().into_future()).await;
+            let refused = soon(other.lock("x").try_now().into_future()).await;
             assert!(matches!(refused, Err(LockError::Held { .. })), "{refused:?}");
             guard.release().await.unwrap();
         }
@@ -162,12 +161,12 @@ mod claims {
     pub(super) async fn a_try_that_fails_leaves_nothing_behind(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
         let held = first.lock("x").await.unwrap();
-        assert!(matches!(soon(second.lock("x").try_once().into_future()).await, Err(LockError::Held { .. })));
-        let waited = second.lock("x").wait_up_to(Duration::from_millis(200)).await;
+        assert!(matches!(soon(second.lock("x").try_now().into_future()).await, Err(LockError::Held { .. })));
+        let waited = second.lock("x").timeout(Duration::from_millis(200)).await;
         assert!(matches!(waited, Err(LockError::Timeout { .. })), "{waited:?}");
         wait_for_keys(&store, 1).await;
         held.release().await.unwrap();
-        second.lock("x").try_once().await.unwrap().release().await.unwrap();
+        second.lock("x").try_now().await.unwrap().release().await.unwrap();
     }
 
     pub(super) async fn a_dropped_acquire_and_a_dropped_guard_leave_nothing_behind(store: Store) {
@@ -208,9 +207,9 @@ mod claims {
     pub(super) async fn a_broken_lock_is_told_and_not_released_twice(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
         let held = first.lock("x").await.unwrap();
-        let holder = first.view(&name("x")).await.unwrap().holders.remove(0);
-        assert!(second.evict(&name("x"), &holder, "it hangs").await.unwrap());
-        assert!(!second.evict(&name("x"), &holder, "it hangs").await.unwrap());
+        let holder = first.get(&name("x")).await.unwrap().holders.remove(0);
+        assert!(second.break_hold(&name("x"), &holder, "it hangs").await.unwrap());
+        assert!(!second.break_hold(&name("x"), &holder, "it hangs").await.unwrap());
         let lost = soon(held.lost()).await;
         assert_eq!(lost.reason, LossReason::Deleted);
         let next = second.lock("x").await.unwrap();
@@ -239,11 +238,11 @@ mod claims {
 
     pub(super) async fn readers_share_and_writers_do_not(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
-        let one = soon(first.shared("x").into_future()).await.unwrap();
-        let two = soon(second.shared("x").into_future()).await.unwrap();
+        let one = soon(first.rw_lock("x").read().into_future()).await.unwrap();
+        let two = soon(second.rw_lock("x").read().into_future()).await.unwrap();
         let writer = tokio::spawn(first.lock("x").into_future());
         wait_for_keys(&store, 3).await;
-        let late = tokio::spawn(second.shared("x").into_future());
+        let late = tokio::spawn(second.rw_lock("x").read().into_future());
         wait_for_keys(&store, 4).await;
         one.release().await.unwrap();
         two.release().await.unwrap();
@@ -255,12 +254,11 @@ mod claims {
 
     pub(super) async fn permits_are_counted(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
-        let of = NonZeroU32::new(2).unwrap();
-        let one = soon(first.permit("x", of).into_future()).await.unwrap();
-        let two = soon(second.permit("x", of).into_future()).await.unwrap();
-        let third = tokio::spawn(second.permit("x", of).into_future());
+        let one = soon(first.semaphore("x", 2).acquire().into_future()).await.unwrap();
+        let two = soon(second.semaphore("x", 2).acquire().into_future()).await.unwrap();
+        let third = tokio::spawn(second.semaphore("x", 2).acquire().into_future());
         wait_for_keys(&store, 3).await;
-        assert!(matches!(first.permit("x", of).try_once().await, Err(LockError::Held { .. })));
+        assert!(matches!(first.semaphore("x", 2).acquire().try_now().await, Err(LockError::Held { .. })));
         two.release().await.unwrap();
         let third = soon(third).await.unwrap().unwrap();
         one.release().await.unwrap();
@@ -293,12 +291,12 @@ mod claims {
         let held = first.lock("x").reason("deploy").await.unwrap();
         let waiting = tokio::spawn(second.lock("x").into_future());
         wait_for_keys(&store, 2).await;
-        let view = second.view(&name("x")).await.unwrap();
+        let view = second.get(&name("x")).await.unwrap();
         assert_eq!((view.holders.len(), view.waiters.len()), (1, 1));
         assert_eq!((view.holders[0].token, view.holders[0].record.reason.as_str()), (held.token(), "deploy"));
         assert_eq!(first.list().await.unwrap().locks, [view]);
         held.release().await.unwrap();
         soon(waiting).await.unwrap().unwrap().release().await.unwrap();
-        assert_eq!(first.view(&name("x")).await.unwrap().holders.len(), 0);
+        assert_eq!(first.get(&name("x")).await.unwrap().holders.len(), 0);
     }
 }

@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use tenure::membership::{
-    Cluster, JoinError, MemberEvent, MemberWatch, Members, Membership, NewNode, Standing, UpdateError,
-};
-use tenure::session::Session;
+use tenure::member::{Join, JoinError, MemberEvent, MemberSnapshot, MemberWatch, Members, Membership};
+use tenure::session::{RegisterError, RegistrationStatus, Session};
 use tenure::store::file::FileEngine;
 use tenure::store::{Selection, Store};
 use tenure_core::id::{Namespace, NodeId};
@@ -30,13 +28,18 @@ pub(crate) fn namespace() -> Namespace {
     Namespace::parse("shop").unwrap()
 }
 
-fn node(id: &str) -> NewNode {
-    NewNode::new(NodeId::parse(id).unwrap()).address(format!("10.0.0.1:{id}"))
+fn id(text: &str) -> NodeId {
+    NodeId::parse(text).unwrap()
+}
+
+/// Joins with an address, without waiting for another process with the same id.
+fn join(members: &Members, session: &Session, id: &str) -> Join {
+    members.join(session, id).address(format!("10.0.0.1:{id}")).try_now()
 }
 
 /// A handle on the nodes of a store, and a session to join through.
-fn enter(store: &Store) -> (Cluster, Session) {
-    (Cluster::new(store.clone(), &namespace()), Session::open(store.clone()).unwrap())
+fn enter(store: &Store) -> (Members, Session) {
+    (Members::new(store.clone(), &namespace()), Session::open(store.clone()).unwrap())
 }
 
 /// Runs one claim on every engine.
@@ -64,7 +67,7 @@ fn word(event: &MemberEvent) -> String {
         MemberEvent::Joined(member) => format!("+{}", member.id),
         MemberEvent::Updated { now, .. } => format!("{} {:?}", now.id, now.record.state),
         MemberEvent::Left { member, .. } => format!("-{}", member.id),
-        MemberEvent::SetAside(aside) => format!("?{}", aside.id),
+        MemberEvent::Unreadable(aside) => format!("?{}", aside.id),
         MemberEvent::Cleared { id, .. } => format!("!{id}"),
         MemberEvent::Stale { .. } => "stale".to_owned(),
         MemberEvent::Fresh { .. } => "fresh".to_owned(),
@@ -83,8 +86,11 @@ async fn hear(watch: &mut MemberWatch, words: &[&str]) {
 }
 
 /// Waits until a member stands as wanted.
-async fn stands(membership: &Membership, is_wanted: impl Fn(&Standing) -> bool) -> Standing {
-    let mut changes = membership.changes();
+async fn stands(
+    membership: &Membership,
+    is_wanted: impl Fn(&RegistrationStatus) -> bool,
+) -> RegistrationStatus {
+    let mut changes = membership.status();
     let standing = tokio::time::timeout(PATIENCE, changes.wait_for(|standing| is_wanted(standing))).await;
     standing.unwrap_or_else(|_| panic!("it stays {membership:?}")).unwrap().clone()
 }
@@ -95,21 +101,21 @@ async fn a_node_joins_changes_and_leaves_and_everybody_sees_it() {
         let (cluster, session) = enter(&store);
         let mut watch = cluster.watch();
         hear(&mut watch, &["snapshot of 0"]).await;
-        let a = cluster.join(&session, node("a").version("1.2").label("zone", "eu")).await.unwrap();
+        let a = join(&cluster, &session, "a").version("1.2").label("zone", "eu").await.unwrap();
         hear(&mut watch, &["+a"]).await;
-        let members = cluster.members().await.unwrap();
+        let members = cluster.list().await.unwrap();
         let seen = &members.members()[0];
-        assert_eq!((seen.id.as_str(), seen.token, seen.lease), ("a", a.incarnation(), session.lease_id()));
+        assert_eq!((seen.id.as_str(), seen.token, seen.lease), ("a", a.token().unwrap(), session.lease_id()));
         assert_eq!(a.token(), Some(seen.token));
         assert_eq!(seen.record, a.record());
         assert_eq!((seen.record.version.as_str(), &seen.record.labels["zone"]), ("1.2", &"eu".to_owned()));
         assert!(i64::try_from(seen.record.incarnation).unwrap() < seen.token.0.0);
         assert!(members.revision >= seen.modified);
 
-        a.set_state(MemberState::Ready).await.unwrap();
+        a.update(|record| record.state = MemberState::Ready).await.unwrap();
         hear(&mut watch, &["a Ready"]).await;
         assert_eq!(a.token(), Some(seen.token), "a change keeps the token");
-        a.leave().await.unwrap();
+        a.unregister().await.unwrap();
         hear(&mut watch, &["-a"]).await;
         session.close().await.unwrap();
         drop(watch);
@@ -123,20 +129,22 @@ async fn a_second_live_node_is_refused_and_told_who_is_there() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let (_, other) = enter(&store);
-        let first = cluster.join(&session, node("a")).await.unwrap();
-        let refused = cluster.join(&other, node("a").address("elsewhere")).await.unwrap_err();
-        let JoinError::Alive(alive) = &refused else { panic!("{refused:?}") };
-        assert_eq!((alive.address.as_deref(), alive.incarnation), (Some("10.0.0.1:a"), first.incarnation()));
+        let first = join(&cluster, &session, "a").await.unwrap();
+        let refused = join(&cluster, &other, "a").address("elsewhere").await.unwrap_err();
+        let JoinError::Held { by: alive } = &refused else { panic!("{refused:?}") };
+        assert_eq!((alive.address.as_deref(), alive.token), (Some("10.0.0.1:a"), first.token().unwrap()));
         assert_eq!(alive.started, Some(first.record().started));
         let told = refused.to_string();
-        let wanted =
-            format!("node a is alive already: incarnation {} at 10.0.0.1:a since 20", first.incarnation());
+        let wanted = format!(
+            "node a is registered by the process with token {} at 10.0.0.1:a since 20",
+            first.token().unwrap()
+        );
         assert!(told.starts_with(&wanted), "{told}");
         assert_eq!(other.keys().len(), 0, "nothing of the second is wanted");
-        let again = cluster.join(&session, node("a")).await.unwrap_err();
-        assert!(matches!(again, JoinError::OurOwn(_)), "{again:?}");
-        assert_eq!(cluster.members().await.unwrap().members()[0].record, first.record());
-        first.leave().await.unwrap();
+        let again = join(&cluster, &session, "a").await.unwrap_err();
+        assert!(matches!(again, JoinError::AlreadyJoined), "{again:?}");
+        assert_eq!(cluster.list().await.unwrap().members()[0].record, first.record());
+        first.unregister().await.unwrap();
         session.close().await.unwrap();
         other.close().await.unwrap();
         is_empty(&store).await;
@@ -146,28 +154,28 @@ async fn a_second_live_node_is_refused_and_told_who_is_there() {
 
 /// Twenty at once, each through a session of its own or all through one.
 async fn race(store: Store, share: bool) {
-    let cluster = Cluster::new(store.clone(), &namespace());
+    let cluster = Members::new(store.clone(), &namespace());
     let shared = Session::open(store.clone()).unwrap();
     let sessions: Vec<Session> =
         (0..20).map(|_| if share { shared.clone() } else { Session::open(store.clone()).unwrap() }).collect();
     for round in 0..3 {
         let joins = sessions.iter().map(|session| {
-            let join = cluster.join(session, node("a")).into_future();
+            let join = join(&cluster, session, "a").into_future();
             tokio::spawn(join)
         });
         let mut winners = Vec::new();
         for answer in join_all(joins).await {
             match answer.unwrap() {
                 Ok(membership) => winners.push(membership),
-                Err(JoinError::Alive(_) | JoinError::OurOwn(_)) => {}
+                Err(JoinError::Held { .. } | JoinError::AlreadyJoined) => {}
                 Err(error) => panic!("{error:?}"),
             }
         }
         assert_eq!(winners.len(), 1, "in round {round}");
         let winner = winners.pop().unwrap();
-        let members = cluster.members().await.unwrap();
+        let members = cluster.list().await.unwrap();
         assert_eq!((members.len(), members.members()[0].token), (1, winner.token().unwrap()));
-        winner.leave().await.unwrap();
+        winner.unregister().await.unwrap();
     }
     for session in sessions {
         session.close().await.unwrap();
@@ -196,19 +204,19 @@ async fn a_restarted_node_is_a_new_incarnation() {
         let lease = store.grant(Duration::from_secs(1), None).await.unwrap().id;
         let born = store.put_leased("/shop/nodes/a", r#"{"address":"old"}"#, lease).await.unwrap();
         hear(&mut watch, &["+a"]).await;
-        let refused = cluster.join(&session, node("a")).await.unwrap_err();
-        assert!(matches!(&refused, JoinError::Alive(old) if old.incarnation == Token(born)), "{refused:?}");
-        let again = cluster.join(&session, node("a")).wait_up_to(PATIENCE).await.unwrap();
-        assert!(again.incarnation() > Token(born));
+        let refused = join(&cluster, &session, "a").await.unwrap_err();
+        assert!(matches!(&refused, JoinError::Held { by: old } if old.token == Token(born)), "{refused:?}");
+        let again = join(&cluster, &session, "a").timeout(PATIENCE).await.unwrap();
+        assert!(again.token().unwrap() > Token(born));
         hear(&mut watch, &["-a", "+a"]).await;
-        let first = again.incarnation();
-        again.leave().await.unwrap();
-        let third = cluster.join(&session, node("a")).await.unwrap();
+        let first = again.token().unwrap();
+        again.unregister().await.unwrap();
+        let third = join(&cluster, &session, "a").await.unwrap();
         assert!(
-            third.incarnation() > first,
+            third.token().unwrap() > first,
             "a restart is a new incarnation even if the session is the same"
         );
-        third.leave().await.unwrap();
+        third.unregister().await.unwrap();
         session.close().await.unwrap();
     })
     .await;
@@ -218,26 +226,26 @@ async fn a_restarted_node_is_a_new_incarnation() {
 async fn changes_made_at_once_are_all_there_in_the_end() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
-        let a = cluster.join(&session, node("a")).await.unwrap();
+        let a = join(&cluster, &session, "a").await.unwrap();
         let changes =
             (0..10).map(|n| a.update(move |record| drop(record.labels.insert(n.to_string(), "x".into()))));
         for change in join_all(changes).await {
             change.unwrap();
         }
-        let members = cluster.members().await.unwrap();
+        let members = cluster.list().await.unwrap();
         assert_eq!(members.members()[0].record.labels.len(), 10);
-        assert_eq!(members.members()[0].token, a.incarnation());
+        assert_eq!(members.members()[0].token, a.token().unwrap());
         // What the store would refuse changes nothing.
         let huge = "x".repeat(2 * 1024 * 1024);
-        let refused = a.set_address(huge).await.unwrap_err();
-        assert!(matches!(refused, UpdateError::Refused(_)), "{refused:?}");
+        let refused = a.update(|record| record.address = Some(huge)).await.unwrap_err();
+        assert!(matches!(refused, RegisterError::Store(_)), "{refused:?}");
         assert_eq!(a.record().address.as_deref(), Some("10.0.0.1:a"));
-        assert_eq!(a.token(), Some(a.incarnation()));
+        assert_eq!(a.token(), Some(a.token().unwrap()));
         // Who it is cannot be changed.
         a.update(|record| record.nonce = "stolen".into()).await.unwrap();
-        a.set_state(MemberState::Draining).await.unwrap();
-        assert_eq!(cluster.members().await.unwrap().members()[0].record.state, MemberState::Draining);
-        a.leave().await.unwrap();
+        a.update(|record| record.state = MemberState::Draining).await.unwrap();
+        assert_eq!(cluster.list().await.unwrap().members()[0].record.state, MemberState::Draining);
+        a.unregister().await.unwrap();
         session.close().await.unwrap();
     })
     .await;
@@ -248,7 +256,7 @@ async fn a_dropped_join_and_a_dropped_member_leave_nothing_behind() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         for steps in 0..30 {
-            let mut join = cluster.join(&session, node("a")).into_future();
+            let mut join = join(&cluster, &session, "a").into_future();
             for _ in 0..steps {
                 if let std::task::Poll::Ready(joined) = futures_util::poll!(&mut join) {
                     drop(joined.unwrap());
@@ -258,10 +266,10 @@ async fn a_dropped_join_and_a_dropped_member_leave_nothing_behind() {
             }
             drop(join);
             assert_eq!(session.keys().len(), 0, "after {steps} steps");
-            tokio::time::timeout(PATIENCE, session.settled()).await.unwrap();
+            tokio::time::timeout(PATIENCE, session.synced()).await.unwrap();
         }
         let mut view = cluster.view();
-        let gone = tokio::time::timeout(PATIENCE, view.wait_for(Members::is_empty));
+        let gone = tokio::time::timeout(PATIENCE, view.wait_for(MemberSnapshot::is_empty));
         gone.await.unwrap().unwrap();
         session.close().await.unwrap();
         is_empty(&store).await;
@@ -273,20 +281,20 @@ async fn a_dropped_join_and_a_dropped_member_leave_nothing_behind() {
 async fn what_is_no_record_is_listed_as_such_and_harms_nobody() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
-        let a = cluster.join(&session, node("a")).await.unwrap();
+        let a = join(&cluster, &session, "a").await.unwrap();
         let mut watch = cluster.watch();
         hear(&mut watch, &["snapshot of 1"]).await;
         store.put("/shop/nodes/b", "not JSON").await.unwrap();
         store.put("/shop/nodes/a/commands/0190a000-0000-7000-8000-0123456789ab", "{}").await.unwrap();
         store.put("/shop/nodes/c/what/else", "{}").await.unwrap();
         hear(&mut watch, &["?b"]).await;
-        let members = cluster.members().await.unwrap();
+        let members = cluster.list().await.unwrap();
         assert_eq!((members.len(), members.set_aside().len()), (1, 1));
         assert_eq!(members.set_aside()[0].why, "not JSON from line 1 column 2 on");
         // One who cannot be read is there all the same.
-        let refused = cluster.join(&session, node("b")).await.unwrap_err();
-        assert!(matches!(&refused, JoinError::Alive(other) if other.started.is_none()), "{refused:?}");
-        a.leave().await.unwrap();
+        let refused = join(&cluster, &session, "b").await.unwrap_err();
+        assert!(matches!(&refused, JoinError::Held { by: other } if other.started.is_none()), "{refused:?}");
+        a.unregister().await.unwrap();
         session.close().await.unwrap();
     })
     .await;
@@ -298,14 +306,14 @@ async fn a_closed_session_ends_the_membership_and_a_closed_store_the_watch() {
     let (cluster, session) = enter(&store);
     let mut watch = cluster.watch();
     let mut view = cluster.view();
-    let a = cluster.join(&session, node("a")).await.unwrap();
+    let a = join(&cluster, &session, "a").await.unwrap();
     let ended = tokio::time::timeout(PATIENCE, view.wait_for(|members| members.len() == 1)).await;
     ended.unwrap().unwrap();
     session.close().await.unwrap();
-    stands(&a, |standing| *standing == Standing::Left).await;
+    stands(&a, |standing| *standing == RegistrationStatus::Left).await;
     assert_eq!(a.token(), None);
-    assert!(matches!(a.set_state(MemberState::Ready).await, Err(UpdateError::Left)));
-    assert!(matches!(cluster.join(&session, node("b")).await, Err(JoinError::Closed)));
+    assert!(matches!(a.update(|record| record.state = MemberState::Ready).await, Err(RegisterError::Closed)));
+    assert!(matches!(join(&cluster, &session, "b").await, Err(JoinError::Closed)));
     store.close().await;
     loop {
         match tokio::time::timeout(PATIENCE, watch.next()).await.unwrap() {

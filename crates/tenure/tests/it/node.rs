@@ -22,7 +22,7 @@ use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_core::layout::{Key, Layout};
 use tenure_core::record::{OwnerRecord, Record, TaskRecord};
 use tenure_core::revision::Token;
-use tenure_core::task::{State, StateRecord, TaskState};
+use tenure_core::task::{StateRecord, TaskState, TaskStatus};
 use tokio::sync::watch;
 
 pub(crate) use crate::membership::{PATIENCE, is_empty, namespace, on_every_engine};
@@ -322,8 +322,8 @@ async fn a_task_is_claimed_run_and_completed_and_its_state_stays() {
         shop.submit_with("t10", r#""done""#).await;
         shop.submit("t11").await;
         until("t1 and t10 are completed", async || {
-            shop.state("t1").await.state == State::Completed
-                && shop.state("t10").await.state == State::Completed
+            shop.state("t1").await.state == TaskStatus::Completed
+                && shop.state("t10").await.state == TaskStatus::Completed
         })
         .await;
         until("t11 runs", async || shop.ledger.running().len() == 1).await;

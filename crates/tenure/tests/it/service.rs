@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
-use tenure::service::{InstanceError, InstanceEvent, NewInstance, Picker, Services, Standing};
-use tenure::session::Session;
+use tenure::service::{InstanceEvent, Picker, RegisterInstance, Services};
+use tenure::session::{RegisterError, RegistrationStatus, Session};
 use tenure::store::Store;
 use tenure_core::id::{InstanceId, ServiceName};
 use tenure_fixture::Etcd;
@@ -22,8 +22,9 @@ fn name(text: &str) -> ServiceName {
     ServiceName::parse(text).unwrap()
 }
 
-fn instance(id: &str) -> NewInstance {
-    NewInstance::new(InstanceId::parse(id).unwrap()).address(format!("10.0.0.1:{id}"))
+/// Registers an instance with an address, without waiting for another process with the same id.
+fn register(services: &Services, session: &Session, service: &ServiceName, id: &str) -> RegisterInstance {
+    services.service(session, service).register(id, format!("10.0.0.1:{id}")).try_now()
 }
 
 fn enter(store: &Store) -> (Services, Session) {
@@ -39,8 +40,8 @@ async fn an_instance_is_registered_seen_changed_and_withdrawn() {
         let mut next =
             async || tokio::time::timeout(PATIENCE, watch.next()).await.expect("news").unwrap().unwrap();
         assert!(matches!(next().await, InstanceEvent::Snapshot(nobody) if nobody.is_empty()));
-        let heavy = instance("a").metadata(&Weight { weight: 7 }).unwrap();
-        let a = services.register(&session, &web, heavy).await.unwrap();
+        let heavy = register(&services, &session, &web, "a").metadata(&Weight { weight: 7 }).unwrap();
+        let a = heavy.await.unwrap();
         let InstanceEvent::Joined(seen) = next().await else { panic!("it joins") };
         assert_eq!((seen.id.as_str(), seen.token), ("a", a.token().unwrap()));
         assert_eq!(seen.record.address(), Some("10.0.0.1:a"));
@@ -51,10 +52,16 @@ async fn an_instance_is_registered_seen_changed_and_withdrawn() {
         assert_eq!((now.record.address(), now.token), (Some("moved"), seen.token));
 
         let (_, other) = enter(&store);
-        let refused = services.register(&other, &web, instance("a")).await.unwrap_err();
-        assert!(matches!(&refused, InstanceError::Alive(alive) if alive.token == seen.token), "{refused:?}");
-        assert!(refused.to_string().contains("instance a of web is alive already"), "{refused}");
-        a.leave().await.unwrap();
+        let refused = register(&services, &other, &web, "a").await.unwrap_err();
+        assert!(
+            matches!(&refused, RegisterError::Held { by: Some(by) } if by.token == seen.token),
+            "{refused:?}"
+        );
+        assert!(
+            refused.to_string().contains("instance a of web is registered by the process with token"),
+            "{refused}"
+        );
+        a.unregister().await.unwrap();
         assert!(matches!(next().await, InstanceEvent::Left { .. }));
         session.close().await.unwrap();
         other.close().await.unwrap();
@@ -69,7 +76,7 @@ async fn one_service_never_shows_another_s_instances() {
         let (services, session) = enter(&store);
         let mut kept = Vec::new();
         for (service, id) in [("a", "1"), ("a", "b/1"), ("a/b", "1"), ("ab", "1"), ("50%", "x")] {
-            kept.push(services.register(&session, &name(service), instance(id)).await.unwrap());
+            kept.push(register(&services, &session, &name(service), id).await.unwrap());
         }
         // What `tenure register` puts, and what concerns nobody.
         store.put("/shop/registry/services/a/plain", "10.0.0.9:80").await.unwrap();
@@ -83,7 +90,7 @@ async fn one_service_never_shows_another_s_instances() {
         assert_eq!(ids("a/b").await, ["1"]);
         assert_eq!(ids("b").await, Vec::<String>::new(), "nobody is an answer too");
         let names: BTreeMap<String, usize> = services
-            .names()
+            .list()
             .await
             .unwrap()
             .into_iter()
@@ -98,8 +105,8 @@ async fn one_service_never_shows_another_s_instances() {
         let plain = services.instances(&name("a")).await.unwrap();
         let plain = plain.get(&InstanceId::parse("plain").unwrap()).unwrap();
         assert_eq!(plain.record.address(), Some("10.0.0.9:80"));
-        let long = services.register(&session, &name(&"/".repeat(90)), instance("1")).await.unwrap_err();
-        assert!(matches!(long, InstanceError::Name(_)), "{long:?}");
+        let long = register(&services, &session, &name(&"/".repeat(90)), "1").await.unwrap_err();
+        assert!(matches!(long, RegisterError::InvalidName(_)), "{long:?}");
         drop(kept);
         session.close().await.unwrap();
     })
@@ -112,10 +119,10 @@ async fn picks_go_round_follow_the_key_and_move_little() {
     let (services, session) = enter(&store);
     let web = name("web");
     let picker = Picker::new(services.view(&web));
-    assert!(picker.next().is_none() && picker.random().is_none() && picker.for_key("k").is_none());
+    assert!(picker.round_robin().is_none() && picker.random().is_none() && picker.for_key("k").is_none());
     let mut registrations = Vec::new();
     for id in ["a", "b", "c", "d"] {
-        registrations.push(services.register(&session, &web, instance(id)).await.unwrap());
+        registrations.push(register(&services, &session, &web, id).await.unwrap());
     }
     let wait = async |count: usize| {
         let mut view = picker.view().clone();
@@ -123,21 +130,22 @@ async fn picks_go_round_follow_the_key_and_move_little() {
         seen.expect("the view shows them").unwrap();
     };
     wait(4).await;
-    let turns =
-        |count: usize| -> String { (0..count).map(|_| picker.next().unwrap().id.to_string()).collect() };
+    let turns = |count: usize| -> String {
+        (0..count).map(|_| picker.round_robin().unwrap().id.to_string()).collect()
+    };
     assert_eq!(turns(6), "abcdab");
     let keys: Vec<String> = (0..200).map(|n| format!("key-{n}")).collect();
     let meant =
         || -> Vec<String> { keys.iter().map(|key| picker.for_key(key).unwrap().id.to_string()).collect() };
     let before = meant();
     assert_eq!(before, meant(), "the same key means the same instance");
-    registrations.remove(2).leave().await.unwrap();
+    registrations.remove(2).unregister().await.unwrap();
     wait(3).await;
     assert_eq!(turns(4), "dabd", "who goes takes nobody's turn");
     for (before, after) in before.iter().zip(meant()) {
         assert!(before == "c" || *before == after, "only what meant the one that went moves");
     }
-    let picked = |throw: u64| picker.nth(throw).unwrap().id.to_string();
+    let picked = |throw: u64| picker.pick_by(throw).unwrap().id.to_string();
     assert_eq!((picked(0), picked(u64::MAX / 2), picked(u64::MAX)), ("a".into(), "b".into(), "d".into()));
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for _ in 0..3_000 {
@@ -154,7 +162,7 @@ async fn the_last_picture_is_picked_from_while_the_store_is_down() {
     let services = Services::new(store.clone(), &namespace());
     let session = Session::options().ttl(Duration::from_secs(2)).open(store).unwrap();
     let web = name("web");
-    let a = services.register(&session, &web, instance("a")).await.unwrap();
+    let a = register(&services, &session, &web, "a").await.unwrap();
     let first = a.token().unwrap();
     let mut view = services.view(&web);
     view.ready().await.unwrap();
@@ -164,14 +172,14 @@ async fn the_last_picture_is_picked_from_while_the_store_is_down() {
     while view.is_fresh() {
         tokio::time::timeout(PATIENCE, view.changed()).await.expect("the view knows that it is old").unwrap();
     }
-    assert_eq!(picker.next().unwrap().token, first, "the last picture stays");
+    assert_eq!(picker.round_robin().unwrap().token, first, "the last picture stays");
     etcd.member(0).restart();
-    let mut changes = a.changes();
-    let back = changes.wait_for(|standing| matches!(standing, Standing::Member(_)));
+    let mut changes = a.status();
+    let back = changes.wait_for(|standing| matches!(standing, RegistrationStatus::Member(_)));
     tokio::time::timeout(PATIENCE, back).await.expect("it comes back").unwrap();
     let converged =
         view.wait_for(|all| all.members().first().is_some_and(|seen| Some(seen.token) == a.token()));
     tokio::time::timeout(PATIENCE, converged).await.expect("the view converges").unwrap();
-    a.leave().await.unwrap();
+    a.unregister().await.unwrap();
     session.close().await.unwrap();
 }

@@ -49,8 +49,9 @@ async fn wait_for_keys(store: &Store, count: usize, within: Duration) {
 
 /// Registers this many keys at once.
 async fn register_many(session: &Session, count: usize) {
-    let wishes = (0..count)
-        .map(|n| session.register(format!("/r/{n:05}"), "v").within(Duration::from_secs(30)).into_future());
+    let wishes = (0..count).map(|n| {
+        session.register_raw(format!("/r/{n:05}"), "v").timeout(Duration::from_secs(30)).into_future()
+    });
     for answer in futures_util::future::join_all(wishes).await {
         answer.unwrap();
     }

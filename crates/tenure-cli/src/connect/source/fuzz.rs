@@ -42,7 +42,7 @@ fn sources(bytes: &[u8]) -> String {
         .chain(&sources.flags)
         .any(|(setting, value)| matches!(setting, Setting::Store | Setting::Endpoints) && !value.is_empty());
     match outcome {
-        Ok(decision) => match decision.store {
+        Ok(settings) => match settings.store {
             Ok(store) => {
                 assert!(!is_named || store.origin != Origin::Default, "a store was named and not taken");
                 let scheme = store.value.to_string();

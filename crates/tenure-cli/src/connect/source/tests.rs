@@ -72,11 +72,11 @@ fn store_and_endpoints_are_one_setting_across_layers() {
 
 #[test]
 fn with_nothing_configured_the_embedded_store_is_used_and_announced() {
-    let decision = decide(&sources(&[])).unwrap();
-    let store = decision.store.unwrap();
+    let settings = decide(&sources(&[])).unwrap();
+    let store = settings.store.unwrap();
     assert_eq!(store.value.to_string(), "file:///home/ann/.local/state/tenure/tenure/store.db");
     assert_eq!(store.origin, Origin::Default);
-    assert_eq!(decision.notes.len(), 1);
+    assert_eq!(settings.notes.len(), 1);
     let (url, _) = self::store(&[("XDG_STATE_HOME", "/state")]);
     assert_eq!(url, "file:///state/tenure/tenure/store.db");
     let (url, _) = self::store(&[("XDG_STATE_HOME", "/state"), ("--namespace", "shop")]);
@@ -123,7 +123,7 @@ fn empty_values_count_as_not_given() {
 
 #[test]
 fn every_other_setting_comes_from_its_own_strongest_source() {
-    let decision = decide(&sources(&[
+    let settings = decide(&sources(&[
         ("--cacert", "/flag.pem"),
         ("TENURE_CACERT", "/variable.pem"),
         ("ETCDCTL_CERT", "/cert.pem"),
@@ -137,11 +137,11 @@ fn every_other_setting_comes_from_its_own_strongest_source() {
     let shown = |found: Option<Sourced<PathBuf>>| {
         found.map(|found| format!("{} {}", found.value.display(), found.origin))
     };
-    assert_eq!(shown(decision.cacert).unwrap(), "/flag.pem --cacert");
-    assert_eq!(shown(decision.cert).unwrap(), "/cert.pem ETCDCTL_CERT");
-    assert_eq!(shown(decision.key).unwrap(), "/key.pem /home/ann/config.toml");
-    assert_eq!(decision.namespace.value.as_str(), "shop");
-    assert_eq!(decision.node.unwrap().value, "web-1");
+    assert_eq!(shown(settings.cacert).unwrap(), "/flag.pem --cacert");
+    assert_eq!(shown(settings.cert).unwrap(), "/cert.pem ETCDCTL_CERT");
+    assert_eq!(shown(settings.key).unwrap(), "/key.pem /home/ann/config.toml");
+    assert_eq!(settings.namespace.value.as_str(), "shop");
+    assert_eq!(settings.node.unwrap().value, "web-1");
     assert_eq!(decide(&sources(&[])).unwrap().namespace.value.as_str(), "tenure");
 }
 
@@ -154,16 +154,16 @@ fn a_certificate_without_its_key_is_refused() {
 #[test]
 fn certificates_turn_bare_endpoints_to_tls_and_contradict_plain_ones() {
     assert_eq!(store(&[("TENURE_ENDPOINTS", "a:1"), ("ETCDCTL_CACERT", "/ca.pem")]).0, "etcds://a:1");
-    let decision = decide(&sources(&[("--store", "etcd://a:1"), ("--cacert", "/ca.pem")])).unwrap();
-    assert!(decision.notes[0].contains("in the clear"), "{:?}", decision.notes);
+    let settings = decide(&sources(&[("--store", "etcd://a:1"), ("--cacert", "/ca.pem")])).unwrap();
+    assert!(settings.notes[0].contains("in the clear"), "{:?}", settings.notes);
 }
 
 #[test]
 fn user_and_password_belong_together() {
     let check = |entries: &[(&str, &str)], user: &str, password: Option<&str>| {
-        let decision = decide(&sources(entries)).unwrap();
-        assert_eq!(decision.user.unwrap().value, user, "{entries:?}");
-        let found = decision.password.map(|found| match found.value {
+        let settings = decide(&sources(entries)).unwrap();
+        assert_eq!(settings.user.unwrap().value, user, "{entries:?}");
+        let found = settings.password.map(|found| match found.value {
             Password::Text(Hidden(text)) => text,
             Password::File(path) => path.display().to_string(),
         });
@@ -186,8 +186,8 @@ fn user_and_password_belong_together() {
 #[test]
 fn a_decision_shows_no_password() {
     let entries = [("ETCDCTL_USER", "ann:canary-1"), ("ETCDCTL_PASSWORD", "canary-2")];
-    let decision = decide(&sources(&entries)).unwrap();
-    assert!(!format!("{decision:?}").contains("canary"), "{decision:?}");
+    let settings = decide(&sources(&entries)).unwrap();
+    assert!(!format!("{settings:?}").contains("canary"), "{settings:?}");
     let failure = decide(&sources(&[("--user", "ann:canary-3")])).unwrap_err();
     assert!(!format!("{failure:?}").contains("canary"), "{failure:?}");
 }
@@ -197,9 +197,9 @@ fn a_namespace_has_segments_and_a_folder_of_its_own() {
     for (namespace, folder) in
         [("/shop/", "shop"), ("shop/eu", "shop%2Feu"), ("shop%2Feu", "shop%252Feu"), ("..", "%2E%2E")]
     {
-        let decision = decide(&sources(&[("--namespace", namespace), ("XDG_STATE_HOME", "/state")])).unwrap();
-        assert_eq!(decision.namespace.value.as_str(), namespace.trim_matches('/'));
-        let StoreUrl::File(path) = decision.store.unwrap().value else {
+        let settings = decide(&sources(&[("--namespace", namespace), ("XDG_STATE_HOME", "/state")])).unwrap();
+        assert_eq!(settings.namespace.value.as_str(), namespace.trim_matches('/'));
+        let StoreUrl::File(path) = settings.store.unwrap().value else {
             panic!("the embedded store is a file")
         };
         assert_eq!(path, PathBuf::from(format!("/state/tenure/{folder}/store.db")));

@@ -11,13 +11,13 @@ use crate::failure::Failure;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Request {
+pub(super) struct TxnRequest {
     #[serde(default)]
     when: Vec<When>,
     #[serde(default)]
-    then: Vec<Step>,
+    then: Vec<TxnStep>,
     #[serde(default)]
-    otherwise: Vec<Step>,
+    otherwise: Vec<TxnStep>,
 }
 
 #[derive(Deserialize)]
@@ -57,10 +57,10 @@ enum Number {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Step {
+enum TxnStep {
     Put(Put),
     Delete(Which),
-    Get(Read),
+    Get(ReadStep),
 }
 
 #[derive(Deserialize)]
@@ -83,7 +83,7 @@ struct Which {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Read {
+struct ReadStep {
     key: Option<String>,
     key_b64: Option<String>,
     prefix: Option<String>,
@@ -93,9 +93,9 @@ struct Read {
     keys_only: bool,
 }
 
-impl Request {
+impl TxnRequest {
     /// Reads it. serde would take `[]` for a transaction without anything in it.
-    pub(super) fn parse(text: &str) -> Result<Request, Failure> {
+    pub(super) fn parse(text: &str) -> Result<TxnRequest, Failure> {
         let expected = |why: String| {
             Failure::usage(format!("the transaction is not as expected: {why}"))
                 .hint("`tenure kv txn --help` shows one with everything")
@@ -109,8 +109,8 @@ impl Request {
     pub(super) fn into_txn(self) -> Result<Txn, Failure> {
         Ok(Txn {
             when: self.when.into_iter().map(When::into_condition).collect::<Result<_, _>>()?,
-            then: self.then.into_iter().map(Step::into_op).collect::<Result<_, _>>()?,
-            otherwise: self.otherwise.into_iter().map(Step::into_op).collect::<Result<_, _>>()?,
+            then: self.then.into_iter().map(TxnStep::into_op).collect::<Result<_, _>>()?,
+            otherwise: self.otherwise.into_iter().map(TxnStep::into_op).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -157,10 +157,10 @@ impl When {
     }
 }
 
-impl Step {
+impl TxnStep {
     fn into_op(self) -> Result<Op, Failure> {
         Ok(match self {
-            Step::Put(put) => Op::Put {
+            TxnStep::Put(put) => Op::Put {
                 key: key(put.key, put.key_b64)?.into(),
                 value: bytes("value", put.value, put.value_b64)?.into(),
                 lease: match put.lease.as_deref() {
@@ -169,8 +169,8 @@ impl Step {
                     Some(text) => LeaseChoice::Attach(lease(text)?),
                 },
             },
-            Step::Delete(which) => Op::Delete(selection(which.key, which.key_b64, which.prefix)?),
-            Step::Get(read) => Op::Get(Get {
+            TxnStep::Delete(which) => Op::Delete(selection(which.key, which.key_b64, which.prefix)?),
+            TxnStep::Get(read) => Op::Get(Get {
                 limit: read.limit,
                 at: read.at.map(|at| at.parse().map(Revision)).transpose()?,
                 values: if read.keys_only { ValueMode::Omitted } else { ValueMode::Whole },
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     fn parse(json: &str) -> Result<Txn, String> {
-        Request::parse(json).and_then(Request::into_txn).map_err(|failure| failure.message)
+        TxnRequest::parse(json).and_then(TxnRequest::into_txn).map_err(|failure| failure.message)
     }
 
     #[test]

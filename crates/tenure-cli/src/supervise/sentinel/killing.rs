@@ -15,7 +15,7 @@ pub(super) struct Guarded {
     group: Option<Pid>,
     /// What its life hangs on.
     pub(super) hold: u64,
-    handle: Handle,
+    handle: ReaperHandle,
     /// The number of the last rounds that found no process; none as long as the tree may run.
     empty_rounds: Option<u32>,
 }
@@ -24,7 +24,7 @@ impl Guarded {
     /// Takes a tree into guard. Its reaper is alive, because its supervisor waits for the answer.
     pub(super) fn new(reaper: i32, group: i32, hold: u64) -> Guarded {
         let reaper = Pid::from_raw(reaper);
-        let handle = Handle::open(reaper);
+        let handle = ReaperHandle::open(reaper);
         Guarded { reaper, group: Pid::from_raw(group), hold, handle, empty_rounds: None }
     }
 
@@ -41,7 +41,7 @@ impl Guarded {
     /// Kills what there is of it now.
     pub(super) fn kill(&mut self) {
         let (Some(reaper), Some(empty_rounds)) = (self.reaper, self.empty_rounds) else { return };
-        if self.handle.is_gone() {
+        if self.handle.has_ended() {
             self.empty_rounds = None;
             return;
         }
@@ -61,45 +61,44 @@ impl Guarded {
     }
 }
 
-/// The kernel's handle of a reaper: its number may go to another process, the handle stays.
-#[cfg(target_os = "linux")]
+/// A pidfd of a reaper. The pid alone may be reused by another process after the reaper has ended.
 #[derive(Debug)]
-struct Handle(Option<std::os::fd::OwnedFd>);
+struct ReaperHandle {
+    /// None on kernels before 5.3, and if no descriptor is left.
+    #[cfg(target_os = "linux")]
+    pidfd: Option<std::os::fd::OwnedFd>,
+}
 
 #[cfg(target_os = "linux")]
-impl Handle {
-    fn open(pid: Option<Pid>) -> Handle {
+impl ReaperHandle {
+    fn open(pid: Option<Pid>) -> ReaperHandle {
         use rustix::process::{PidfdFlags, pidfd_open};
-        // None on kernels before 5.3, or without a descriptor left.
-        Handle(pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()))
+        ReaperHandle { pidfd: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) }
     }
 
-    fn is_gone(&self) -> bool {
+    fn has_ended(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        // A pidfd becomes readable when its process ends.
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let poll = |handle| poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now));
-        self.0.as_ref().is_some_and(|handle| poll(handle).is_ok_and(|ready| ready > 0))
+        let poll = |pidfd| poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now));
+        self.pidfd.as_ref().is_some_and(|pidfd| poll(pidfd).is_ok_and(|ready| ready > 0))
     }
 
     fn kill(&self, pid: Pid) {
-        let _ = match &self.0 {
-            Some(handle) => rustix::process::pidfd_send_signal(handle, Signal::KILL),
+        let _ = match &self.pidfd {
+            Some(pidfd) => rustix::process::pidfd_send_signal(pidfd, Signal::KILL),
             None => rustix::process::kill_process(pid, Signal::KILL),
         };
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-#[derive(Debug)]
-struct Handle;
-
-#[cfg(not(target_os = "linux"))]
-impl Handle {
-    fn open(_: Option<Pid>) -> Handle {
-        Handle
+impl ReaperHandle {
+    fn open(_: Option<Pid>) -> ReaperHandle {
+        ReaperHandle {}
     }
 
-    fn is_gone(&self) -> bool {
+    fn has_ended(&self) -> bool {
         false
     }
 

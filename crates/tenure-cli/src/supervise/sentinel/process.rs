@@ -19,7 +19,7 @@ use super::timer::BootTimer;
 /// Guards until it is told goodbye, or until it had to kill.
 pub(crate) fn run() -> ExitCode {
     let deafness = signals::deafen();
-    let done = BootTimer::new().and_then(|alarm| SentinelProcess::default().stand(&alarm));
+    let done = BootTimer::new().and_then(|alarm| SentinelProcess::default().serve(&alarm));
     drop(deafness);
     if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -45,7 +45,7 @@ enum SentinelMessage {
 }
 
 impl SentinelProcess {
-    fn stand(mut self, alarm: &BootTimer) -> io::Result<()> {
+    fn serve(mut self, alarm: &BootTimer) -> io::Result<()> {
         let stdin = io::stdin();
         loop {
             let is_readable = self.wait(alarm, stdin.as_fd())?;

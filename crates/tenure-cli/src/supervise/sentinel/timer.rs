@@ -56,8 +56,8 @@ impl BootTimer {
     pub(super) fn wait(&self, stdin: BorrowedFd<'_>, at: Option<Moment>) -> Result<bool> {
         use tenure::clock::{BootClock, Clock};
         const PIECE: std::time::Duration = std::time::Duration::from_millis(200);
-        let patience = at.map(|at| at.remaining(BootClock.now()).min(PIECE));
-        let patience = patience.and_then(|patience| rustix::event::Timespec::try_from(patience).ok());
-        Ok(poll(&mut [PollFd::from_borrowed_fd(stdin, PollFlags::IN)], patience.as_ref())? > 0)
+        let timeout = at.map(|at| at.remaining(BootClock.now()).min(PIECE));
+        let timeout = timeout.and_then(|timeout| rustix::event::Timespec::try_from(timeout).ok());
+        Ok(poll(&mut [PollFd::from_borrowed_fd(stdin, PollFlags::IN)], timeout.as_ref())? > 0)
     }
 }

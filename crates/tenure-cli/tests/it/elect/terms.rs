@@ -6,119 +6,119 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tenure_fixture::Etcd;
 
-use super::{SCRIPT, finish, lead, line, machine, on, show, stand, wait};
-use crate::machine::Machine;
+use super::{SCRIPT, finish, lead, leader_and_waiters, on, sandbox, show, start_candidate, wait};
+use crate::sandbox::Sandbox;
 
-/// Ends the lease that the leader has.
-async fn revoke(machine: &Machine) {
-    let lease = show(machine).await["leader"]["lease"].as_str().unwrap().to_owned();
-    machine.ok(&["lease", "revoke", &lease, "--yes"]).await;
+/// Revokes the leader's lease.
+async fn revoke(sandbox: &Sandbox) {
+    let lease = show(sandbox).await["leader"]["lease"].as_str().unwrap().to_owned();
+    sandbox.ok(&["lease", "revoke", &lease, "--yes"]).await;
 }
 
-/// Deaf to SIGTERM or not, it is gone before it is started anew.
-async fn a_revoked_leader_stops_and_runs_again(machine: &Machine) {
+/// The old command has ended before the next one starts, even if it ignores SIGTERM.
+async fn revoked_leader_stops_and_leads_again(sandbox: &Sandbox) {
     for script in [
         "echo $TENURE_FENCING_TOKEN; sleep 25; exit 1",
         "trap '' TERM; echo $TENURE_FENCING_TOKEN; sleep 25; exit 1",
     ] {
-        let (mut running, token) = lead(machine, "web-1", &[], script).await;
-        revoke(machine).await;
+        let (mut running, token) = lead(sandbox, "web-1", &[], script).await;
+        revoke(sandbox).await;
         let again: i64 = running.line().await.parse().unwrap();
         assert!(again > token, "{again} after {token}");
-        assert_eq!(show(machine).await["leader"]["token"], again.to_string());
-        let said = running.hear("'a' was lost").await;
-        assert!(said.contains("and the command was stopped; entering the queue again"), "{said}");
+        assert_eq!(show(sandbox).await["leader"]["token"], again.to_string());
+        let line = running.hear("'a' was lost").await;
+        assert!(line.contains("and the command was stopped; entering the queue again"), "{line}");
         running.signal(Signal::KILL);
         running.silence(Duration::from_secs(10)).await;
-        // The next round needs the place; nobody is left who would give it back.
-        revoke(machine).await;
+        // The killed process released nothing, and the next round needs the election free.
+        revoke(sandbox).await;
     }
 }
 
 #[tokio::test]
-async fn a_leader_whose_lease_is_revoked_stops_and_leads_again_with_a_larger_fence() {
-    a_revoked_leader_stops_and_runs_again(&machine()).await;
+async fn revoked_leader_stops_and_leads_again_on_file() {
+    revoked_leader_stops_and_leads_again(&sandbox()).await;
 }
 
 #[tokio::test]
-async fn a_leader_whose_lease_is_revoked_stops_and_leads_again_with_a_larger_fence_on_etcd() {
+async fn revoked_leader_stops_and_leads_again_on_etcd() {
     let etcd = Etcd::start();
-    a_revoked_leader_stops_and_runs_again(&on(&etcd)).await;
+    revoked_leader_stops_and_leads_again(&on(&etcd)).await;
 }
 
-/// The key is deleted by hand, the lease lives.
+/// An operator deletes the queue key; the lease stays alive.
 #[tokio::test]
-async fn a_leader_whose_place_is_taken_away_stops_and_stands_again() {
-    let machine = machine();
-    let (mut running, token) = lead(&machine, "web-1", &[], SCRIPT).await;
-    let page = machine.json(&["kv", "range", "/tenure/elections/"]).await;
+async fn leader_without_queue_key_leads_again() {
+    let sandbox = sandbox();
+    let (mut running, token) = lead(&sandbox, "web-1", &[], SCRIPT).await;
+    let page = sandbox.json(&["kv", "range", "/tenure/elections/"]).await;
     let key = page["kvs"][0]["key"].as_str().unwrap_or_else(|| panic!("{page}")).to_owned();
-    machine.ok(&["kv", "del", &key]).await;
+    sandbox.ok(&["kv", "del", &key]).await;
     let again: i64 = running.line().await.parse().unwrap();
     assert!(again > token, "{again} after {token}");
     assert_eq!(finish(running).await.0, Some(7));
 }
 
 #[tokio::test]
-async fn the_only_term_that_is_lost_is_122() {
-    let machine = machine();
+async fn lost_only_term_exits_122() {
+    let sandbox = sandbox();
     for (flags, script, code) in [
         (&["--one-term"][..], SCRIPT, 122),
         (&["--one-term", "--lost-exit-code", "99"], SCRIPT, 99),
         (&["--one-term"], "trap 'exit 0' TERM; echo $TENURE_FENCING_TOKEN; sleep 25 & wait", 122),
     ] {
-        let (mut running, _) = lead(&machine, "web-1", flags, script).await;
-        revoke(&machine).await;
+        let (mut running, _) = lead(&sandbox, "web-1", flags, script).await;
+        revoke(&sandbox).await;
         running.silence(Duration::from_secs(10)).await;
         let (got, stderr) = running.end().await;
         assert_eq!(got, Some(code), "{script} {stderr}");
         assert!(stderr.contains("'a' was lost"), "{stderr}");
     }
-    assert_eq!(line(&machine).await, (Value::Null, vec![]));
+    assert_eq!(leader_and_waiters(&sandbox).await, (Value::Null, vec![]));
 }
 
-/// Told to end and then lost: it ends, and does not stand again.
+/// A leader that received SIGTERM and then loses its lease exits instead of queueing again.
 #[tokio::test]
-async fn one_that_was_told_to_end_does_not_stand_again_after_a_loss() {
-    let machine = machine();
+async fn stopped_candidate_stays_out_after_loss() {
+    let sandbox = sandbox();
     let script = "trap 'echo bye; sleep 4' TERM; echo $TENURE_FENCING_TOKEN; sleep 25 & wait; wait";
-    let (mut running, _) = lead(&machine, "web-1", &[], script).await;
+    let (mut running, _) = lead(&sandbox, "web-1", &[], script).await;
     running.signal(Signal::TERM);
     assert_eq!(running.line().await, "bye");
-    revoke(&machine).await;
+    revoke(&sandbox).await;
     let (code, stderr) = running.end().await;
     assert_eq!(code, Some(122), "{stderr}");
-    assert_eq!(line(&machine).await, (Value::Null, vec![]));
+    assert_eq!(leader_and_waiters(&sandbox).await, (Value::Null, vec![]));
 }
 
 #[tokio::test]
-async fn a_signal_reaches_the_command_and_the_next_leads_right_after_it() {
-    let machine = machine();
+async fn signal_ends_term_and_next_leads() {
+    let sandbox = sandbox();
     let script =
         "trap 'echo bye; read x; exit 9' TERM; echo $TENURE_FENCING_TOKEN; while :; do sleep 0.1; done";
-    let (mut first, token) = lead(&machine, "first", &[], script).await;
-    let mut second = wait(&machine, "second", &[], SCRIPT).await;
+    let (mut first, token) = lead(&sandbox, "first", &[], script).await;
+    let mut second = wait(&sandbox, "second", &[], SCRIPT).await;
     first.signal(Signal::TERM);
     assert_eq!(first.line().await, "bye");
-    assert_eq!(line(&machine).await.0, json!("first"), "until the command has ended");
+    assert_eq!(leader_and_waiters(&sandbox).await.0, json!("first"), "until the command has ended");
     let begin = Instant::now();
     assert_eq!(finish(first).await.0, Some(9));
     second.hear("leading 'a'").await;
-    // Far below the TTL of 15 s: nobody waits for a lease to end.
+    // Far below the TTL of 15 s: the successor does not wait for a lease to expire.
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     assert!(second.line().await.parse::<i64>().unwrap() > token);
     assert_eq!(finish(second).await.0, Some(7));
 }
 
 #[tokio::test]
-async fn without_a_command_every_beginning_and_end_is_a_line_and_a_signal_the_normal_end() {
-    let machine = machine();
-    let mut running = machine.start(&["elect", "a", "--json"]);
+async fn election_without_command_prints_each_term() {
+    let sandbox = sandbox();
+    let mut running = sandbox.start(&["elect", "a", "--json"]);
     let object = |line: String| serde_json::from_str::<Value>(&line).unwrap();
     let leading = object(running.line().await);
     assert_eq!((&leading["event"], &leading["candidate"]), (&json!("leading"), &json!("web-1")));
-    assert_eq!(show(&machine).await["leader"]["token"], leading["token"]);
-    revoke(&machine).await;
+    assert_eq!(show(&sandbox).await["leader"]["token"], leading["token"]);
+    revoke(&sandbox).await;
     let stopped = object(running.line().await);
     assert_eq!(
         stopped,
@@ -128,33 +128,33 @@ async fn without_a_command_every_beginning_and_end_is_a_line_and_a_signal_the_no
     let again = object(running.line().await);
     let number = |value: &Value| value["token"].as_str().unwrap().parse::<i64>().unwrap();
     assert!(again["event"] == "leading" && number(&again) > number(&leading), "{again}");
-    machine.ok(&["election", "resign", "a"]).await;
+    sandbox.ok(&["election", "resign", "a"]).await;
     assert_eq!(object(running.line().await)["why"], "asked");
     assert_eq!(object(running.line().await)["event"], "leading");
     running.signal(Signal::TERM);
     assert_eq!(object(running.line().await)["why"], "ended");
     assert_eq!(running.end().await.0, Some(0));
-    assert_eq!(line(&machine).await, (Value::Null, vec![]));
+    assert_eq!(leader_and_waiters(&sandbox).await, (Value::Null, vec![]));
 
-    let mut running = machine.start(&["elect", "a", "--one-term"]);
-    let told = running.line().await;
-    assert!(told.starts_with("leading\ta\t") && told.contains("\t/tenure/elections/a/"), "{told}");
-    revoke(&machine).await;
+    let mut running = sandbox.start(&["elect", "a", "--one-term"]);
+    let output = running.line().await;
+    assert!(output.starts_with("leading\ta\t") && output.contains("\t/tenure/elections/a/"), "{output}");
+    revoke(&sandbox).await;
     assert!(running.line().await.ends_with("\tlost"));
     assert_eq!(running.end().await.0, Some(122));
 }
 
-/// etcd is away for longer than the TTL: the command is asked first, and runs again when etcd is back.
+/// etcd is unreachable for longer than the TTL: the command gets SIGTERM first, and runs again once etcd is back.
 #[tokio::test]
-async fn an_outage_beyond_the_ttl_ends_the_term_and_another_follows() {
+async fn long_outage_ends_term_then_another_begins() {
     let etcd = Etcd::start();
-    let machine = on(&etcd);
+    let sandbox = on(&etcd);
     let script = "trap 'echo asked; exit 0' TERM; echo $TENURE_FENCING_TOKEN; sleep 25 & wait";
-    let (mut running, token) = lead(&machine, "web-1", &["--ttl", "3s"], script).await;
+    let (mut running, token) = lead(&sandbox, "web-1", &["--ttl", "3s"], script).await;
     etcd.member(0).kill();
     assert_eq!(running.line().await, "asked");
     running.hear("entering the queue again").await;
-    // Longer than scripts wait at the start: whoever was a candidate stays one.
+    // Longer than the limit for connecting at the start: a candidate that is connected keeps trying.
     tokio::time::sleep(Duration::from_secs(7)).await;
     etcd.member(0).restart();
     let again: i64 = running.line().await.parse().unwrap();
@@ -163,10 +163,10 @@ async fn an_outage_beyond_the_ttl_ends_the_term_and_another_follows() {
 }
 
 #[tokio::test]
-async fn an_end_while_etcd_is_down_keeps_the_commands_code_and_says_what_is_left() {
+async fn exit_code_survives_etcd_outage() {
     let etcd = Etcd::start();
-    let machine = on(&etcd);
-    let (running, _) = lead(&machine, "web-1", &[], SCRIPT).await;
+    let sandbox = on(&etcd);
+    let (running, _) = lead(&sandbox, "web-1", &[], SCRIPT).await;
     etcd.member(0).kill();
     let begin = Instant::now();
     let (code, stderr) = finish(running).await;
@@ -176,10 +176,10 @@ async fn an_end_while_etcd_is_down_keeps_the_commands_code_and_says_what_is_left
 }
 
 #[tokio::test]
-async fn quiet_ones_say_nothing_but_trouble() {
-    let machine = machine();
-    let (first, _) = lead(&machine, "first", &["-q"], SCRIPT).await;
-    let mut second = stand(&machine, "second", &["-q"], SCRIPT);
+async fn quiet_election_prints_only_problems() {
+    let sandbox = sandbox();
+    let (first, _) = lead(&sandbox, "first", &["-q"], SCRIPT).await;
+    let mut second = start_candidate(&sandbox, "second", &["-q"], SCRIPT);
     let (code, stderr) = finish(first).await;
     assert_eq!(code, Some(7));
     assert!(!stderr.contains("leading"), "{stderr}");

@@ -2,18 +2,18 @@
 
 use serde_json::json;
 
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
 
-/// Puts the history into a store. Revisions are different in each run: `r3` is that of the third transaction.
+/// Writes the history into a store. Revisions differ between runs: `r3` is that of the third transaction.
 struct History {
-    machine: Machine,
+    sandbox: Sandbox,
     revisions: Vec<String>,
 }
 
 impl History {
     async fn txn(&mut self, ops: &[serde_json::Value]) -> String {
         let txn = json!({ "then": ops }).to_string();
-        let ran = self.machine.run_with(&["kv", "txn"], txn.as_bytes()).await;
+        let ran = self.sandbox.run_with(&["kv", "txn"], txn.as_bytes()).await;
         assert_eq!(ran.code, Some(0), "{txn} {ran:?}");
         let reply: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
         let revision = reply["revision"].as_str().unwrap().to_owned();
@@ -55,13 +55,13 @@ fn id(n: u32) -> String {
 
 fn audit(n: u32, record: &serde_json::Value) -> serde_json::Value {
     let mut record = record.clone();
-    record["by"] = json!({"node": "desk", "host": "desk", "pid": 7, "user": "ann", "program": "tenure"});
+    record["by"] = json!({"node": "ops", "host": "ops", "pid": 7, "user": "ann", "program": "tenure"});
     record["at"] = json!(90_000);
     put(&format!("audit/{}", id(n)), &record)
 }
 
 async fn tasks_and_nodes(history: &mut History) {
-    let command = |n, word: &str| json!({"command": word, "id": id(n), "by": "ann@desk", "sent_at": 9_000});
+    let command = |n, word: &str| json!({"command": word, "id": id(n), "by": "ann@ops", "sent_at": 9_000});
     let ended = json!({"state": "failed", "by": "w", "updated_at": 12_000, "reason": "disk full"});
     let refused = json!({"handled_by": "w", "outcome": "refused", "at": 14_000, "why": "it does not own it"});
     for ops in [
@@ -105,26 +105,26 @@ async fn tasks_and_nodes(history: &mut History) {
     }
 }
 
-/// A place in the queue of a lock or an election.
-fn place(queue: &str, n: u32) -> String {
+/// The queue key of the n-th waiter of a lock or an election.
+fn queue_key(queue: &str, n: u32) -> String {
     format!("{queue}/{n:x}-{n:016x}")
 }
 
 async fn locks(history: &mut History) {
     let holder = |node: &str| json!({"node": node, "pid": 1, "queued": 20_000});
-    history.txn(&[put(&place("locks/l", 1), &holder("web-1"))]).await;
-    history.txn(&[put(&place("locks/l", 2), &holder("web-2"))]).await;
-    history.txn(&[delete(&place("locks/l", 1))]).await;
-    let third = history.txn(&[put(&place("locks/l", 3), &holder("web-3"))]).await;
-    history.txn(&[delete(&place("locks/l", 2))]).await;
+    history.txn(&[put(&queue_key("locks/l", 1), &holder("web-1"))]).await;
+    history.txn(&[put(&queue_key("locks/l", 2), &holder("web-2"))]).await;
+    history.txn(&[delete(&queue_key("locks/l", 1))]).await;
+    let third = history.txn(&[put(&queue_key("locks/l", 3), &holder("web-3"))]).await;
+    history.txn(&[delete(&queue_key("locks/l", 2))]).await;
     let token = third.parse::<i64>().unwrap();
     let broken = json!({"action": "break_lock", "target": "l", "token": token, "reason": "host is gone"});
-    history.txn(&[delete(&place("locks/l", 3)), audit(7, &broken)]).await;
+    history.txn(&[delete(&queue_key("locks/l", 3)), audit(7, &broken)]).await;
     let shared = |node: &str| json!({"node": node, "mode": "shared", "queued": 20_000});
-    history.txn(&[put(&place("locks/s", 4), &shared("web-4"))]).await;
-    history.txn(&[put(&place("locks/s", 5), &shared("web-5"))]).await;
+    history.txn(&[put(&queue_key("locks/s", 4), &shared("web-4"))]).await;
+    history.txn(&[put(&queue_key("locks/s", 5), &shared("web-5"))]).await;
     history.txn(&[audit(8, &json!({"action": "revoke_lease", "target": "5", "reason": "moved"}))]).await;
-    history.txn(&[delete(&place("locks/s", 5))]).await;
+    history.txn(&[delete(&queue_key("locks/s", 5))]).await;
     history.txn(&[audit(9, &json!({"action": "delete_keys", "target": "/x/", "count": 2}))]).await;
     history.txn(&[audit(10, &json!({"action": "paint", "target": "wall"}))]).await;
     history.txn(&[put("once/a", &json!({"started": 1}))]).await;
@@ -138,38 +138,38 @@ async fn elections(history: &mut History) {
         let number = |text: &str| text.parse::<i64>().unwrap();
         json!({"token": number(token), "heir": heir.map(number), "at": at})
     };
-    let a = history.txn(&[put(&place("elections/e", 1), &first)]).await;
-    let b = history.txn(&[put(&place("elections/e", 2), &next("b"))]).await;
-    let c = history.txn(&[put(&place("elections/e", 3), &next("c"))]).await;
+    let a = history.txn(&[put(&queue_key("elections/e", 1), &first)]).await;
+    let b = history.txn(&[put(&queue_key("elections/e", 2), &next("b"))]).await;
+    let c = history.txn(&[put(&queue_key("elections/e", 3), &next("c"))]).await;
     let end = resigned(&a, None, 110_000);
-    history.txn(&[delete(&place("elections/e", 1)), put("resigned/e/1", &end)]).await;
-    history.txn(&[put(&place("elections/e", 2), &leads("b", 110_250))]).await;
+    history.txn(&[delete(&queue_key("elections/e", 1)), put("resigned/e/1", &end)]).await;
+    history.txn(&[put(&queue_key("elections/e", 2), &leads("b", 110_250))]).await;
     let end = resigned(&b, Some(&c), 120_000);
-    history.txn(&[delete(&place("elections/e", 2)), put("resigned/e/2", &end)]).await;
-    history.txn(&[put(&place("elections/e", 3), &leads("c", 120_000))]).await;
-    history.txn(&[put(&place("elections/e", 4), &next("d"))]).await;
-    history.txn(&[delete(&place("elections/e", 3))]).await;
-    history.txn(&[put(&place("elections/e", 4), &leads("d", 130_000))]).await;
+    history.txn(&[delete(&queue_key("elections/e", 2)), put("resigned/e/2", &end)]).await;
+    history.txn(&[put(&queue_key("elections/e", 3), &leads("c", 120_000))]).await;
+    history.txn(&[put(&queue_key("elections/e", 4), &next("d"))]).await;
+    history.txn(&[delete(&queue_key("elections/e", 3))]).await;
+    history.txn(&[put(&queue_key("elections/e", 4), &leads("d", 130_000))]).await;
     history.txn(&[audit(11, &json!({"action": "revoke_lease", "target": "4"}))]).await;
-    history.txn(&[delete(&place("elections/e", 4))]).await;
-    history.txn(&[put(&place("elections/e", 9), &next("f"))]).await;
-    history.txn(&[delete(&place("elections/e", 9))]).await;
+    history.txn(&[delete(&queue_key("elections/e", 4))]).await;
+    history.txn(&[put(&queue_key("elections/e", 9), &next("f"))]).await;
+    history.txn(&[delete(&queue_key("elections/e", 9))]).await;
 }
 
-/// On a file, because its revisions have sixteen digits and can be told from all other numbers.
+/// On a store file, because its revisions have sixteen digits and differ from all other numbers in the output.
 #[tokio::test]
 async fn events_output_is_stable() {
-    let mut history = History { machine: Machine::new(), revisions: Vec::new() };
+    let mut history = History { sandbox: Sandbox::new(), revisions: Vec::new() };
     tasks_and_nodes(&mut history).await;
     locks(&mut history).await;
     elections(&mut history).await;
-    let text = history.stable(&history.machine.ok(&["events"]).await);
-    let lines = history.stable(&history.machine.ok(&["events", "--json"]).await);
+    let text = history.stable(&history.sandbox.ok(&["events"]).await);
+    let lines = history.stable(&history.sandbox.ok(&["events", "--json"]).await);
     assert_eq!(text, include_str!("stable.txt").trim_end(), "\n{text}");
     assert_eq!(lines, include_str!("stable.jsonl").trim_end(), "\n{lines}");
-    // From the middle of it: the holders and leaders of before are known.
+    // With --after from the middle: earlier holders and leaders are known.
     let after = history.revisions[28].clone();
-    let from_there = history.stable(&history.machine.ok(&["events", "--after", &after]).await);
+    let from_there = history.stable(&history.sandbox.ok(&["events", "--after", &after]).await);
     let expected: Vec<&str> =
         include_str!("stable.txt").lines().skip_while(|line| !line.starts_with("r31\t")).collect();
     assert_eq!(from_there, expected.join("\n"));

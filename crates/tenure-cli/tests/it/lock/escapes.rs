@@ -1,6 +1,6 @@
-//! Commands that leave their process group, and the worst happening to their supervisor: no process of the old holder runs beside the next.
+//! Commands that leave their process group while a fault hits their supervisor: no process of the old holder overlaps the next holder.
 //!
-//! Each test is one fault on one store, with all escapes at the same time, each under a lock of its own.
+//! Each test is one fault on one store, with all escapes concurrently, each under a lock of its own.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use futures_util::future;
 use rustix::process::{Pid, Signal, kill_process};
 use tenure_fixture::Etcd;
 
-use super::{machine, on};
+use super::{on, sandbox};
 use crate::ledger::{beating_file, intervals_in, overlap};
-use crate::machine::{Machine, Running};
+use crate::sandbox::{Running, Sandbox};
 use crate::supervise::helpers_of;
 
 /// Ways out of a process group; `BEAT` beats and ignores SIGTERM.
@@ -21,7 +21,7 @@ const ESCAPES: [(&str, &str); 7] = [
     ("double-fork", "(setsid sh -c 'sh BEAT & wait' &); sleep 25"),
     ("nohup", "nohup sh BEAT & wait"),
     ("ignores-term", "sh BEAT & wait; wait"),
-    // The command has ended before anything happens, and only its daemon is left.
+    // The command has ended before the fault, and only its daemon is left.
     ("daemon", "(setsid sh BEAT &)"),
 ];
 
@@ -30,15 +30,15 @@ enum Fault {
     Break,
     Kill,
     Stop,
-    /// Supervisor and both helpers at once, which no supervision survives: what the check finds then shows that it can find something.
+    /// Supervisor and both helpers, which no supervision survives. The overlap that follows proves that the check detects one.
     KillAll,
 }
 
-fn start(machine: &Machine, name: &str, script: &str) -> Running {
-    machine.start(&["lock", name, "--ttl", "4s", "--", "sh", "-c", script])
+fn start(sandbox: &Sandbox, name: &str, script: &str) -> Running {
+    sandbox.start(&["lock", name, "--ttl", "4s", "--", "sh", "-c", script])
 }
 
-/// The pid that a command prints when it has begun.
+/// The pid that a command prints once it runs.
 async fn up(running: &mut Running) -> Pid {
     let line = match running.hear_before_line("was lost").await {
         Ok(lost) => panic!("lost before it began: {lost}"),
@@ -48,29 +48,29 @@ async fn up(running: &mut Running) -> Pid {
     Pid::from_raw(pid.parse().unwrap()).unwrap()
 }
 
-/// Lets one hold, does something bad to it, lets a second one hold; returns the beats of both that overlap.
-async fn overlap_after(fault: Fault, machine: &Machine, name: &str, script: &str) -> Option<String> {
-    let script = script.replace("BEAT", &beating_file(machine, name));
-    let mut first = start(machine, name, &script);
+/// Starts a holder, injects a fault, starts a second holder; returns the overlapping beats of both, if any.
+async fn overlap_after(fault: Fault, sandbox: &Sandbox, name: &str, script: &str) -> Option<String> {
+    let script = script.replace("BEAT", &beating_file(sandbox, name));
+    let mut first = start(sandbox, name, &script);
     let job = up(&mut first).await;
     let mut second = match fault {
         Fault::Break => {
-            machine.ok(&["locks", "break", name, "--force", "--yes"]).await;
-            // A break frees the lock before its holder can know. From the return of the holder's `tenure lock` on, nothing of it runs.
+            sandbox.ok(&["locks", "break", name, "--force", "--yes"]).await;
+            // A break frees the lock before the holder notices. Once the holder's `tenure lock` has returned, no process of it runs.
             first.silence(SOON).await;
-            start(machine, name, &script)
+            start(sandbox, name, &script)
         }
         Fault::Kill | Fault::Stop | Fault::KillAll => {
-            let mut second = start(machine, name, &script);
+            let mut second = start(sandbox, name, &script);
             second.hear("waiting for").await;
             strike(fault, &first);
             second
         }
     };
     let next_job = up(&mut second).await;
-    // What is left of the first beats again in this time.
+    // A remaining process of the first beats again within this time.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let overlap = overlap(&intervals_in(machine, name));
+    let overlap = overlap(&intervals_in(sandbox, name));
     second.signal(Signal::KILL);
     if matches!(fault, Fault::Stop) {
         first.signal(Signal::KILL);
@@ -81,7 +81,7 @@ async fn overlap_after(fault: Fault, machine: &Machine, name: &str, script: &str
     second.silence(SOON).await;
     first.silence(SOON).await;
     assert_ne!(job, next_job);
-    assert_eq!(intervals_in(machine, name).len(), 2, "{name}");
+    assert_eq!(intervals_in(sandbox, name).len(), 2, "{name}");
     overlap
 }
 
@@ -91,7 +91,7 @@ fn strike(fault: Fault, first: &Running) {
         Fault::Kill => first.signal(Signal::KILL),
         Fault::Stop => first.signal(Signal::STOP),
         Fault::KillAll => {
-            // Stopped first, so that it cannot react to the end of its helpers.
+            // Stop it first, so that it cannot react to the end of its helpers.
             first.signal(Signal::STOP);
             for helper in ["reap", "sentinel"].iter().flat_map(|name| helpers_of(first, name)) {
                 kill_process(helper, Signal::KILL).unwrap();
@@ -101,45 +101,45 @@ fn strike(fault: Fault, first: &Running) {
     }
 }
 
-/// Far less than the half minute after which a job ends by itself, and far more than a kill takes.
+/// Far less than the half minute after which a job ends without a signal, and far more than a kill takes.
 const SOON: Duration = Duration::from_secs(15);
 
-async fn none_overlaps(fault: Fault, machine: &Machine) {
-    let cases = ESCAPES.map(|(name, script)| overlap_after(fault, machine, name, script));
+async fn none_overlaps(fault: Fault, sandbox: &Sandbox) {
+    let cases = ESCAPES.map(|(name, script)| overlap_after(fault, sandbox, name, script));
     let overlaps = future::join_all(cases).await;
     let found: Vec<_> = ESCAPES.iter().zip(&overlaps).filter(|(_, overlap)| overlap.is_some()).collect();
     assert!(found.is_empty(), "{found:?}");
 }
 
 #[tokio::test]
-async fn escaped_job_of_a_broken_lock_never_overlaps_on_a_file() {
-    none_overlaps(Fault::Break, &machine()).await;
+async fn escaped_job_after_break_never_overlaps_on_file() {
+    none_overlaps(Fault::Break, &sandbox()).await;
 }
 
 #[tokio::test]
-async fn escaped_job_of_a_broken_lock_never_overlaps_on_etcd() {
+async fn escaped_job_after_break_never_overlaps_on_etcd() {
     let etcd = Etcd::start();
     none_overlaps(Fault::Break, &on(&etcd)).await;
 }
 
 #[tokio::test]
-async fn escaped_job_of_a_killed_supervisor_never_overlaps_on_a_file() {
-    none_overlaps(Fault::Kill, &machine()).await;
+async fn escaped_job_after_kill_never_overlaps_on_file() {
+    none_overlaps(Fault::Kill, &sandbox()).await;
 }
 
 #[tokio::test]
-async fn escaped_job_of_a_killed_supervisor_never_overlaps_on_etcd() {
+async fn escaped_job_after_kill_never_overlaps_on_etcd() {
     let etcd = Etcd::start();
     none_overlaps(Fault::Kill, &on(&etcd)).await;
 }
 
 #[tokio::test]
-async fn escaped_job_of_a_stopped_supervisor_never_overlaps_on_a_file() {
-    none_overlaps(Fault::Stop, &machine()).await;
+async fn escaped_job_after_stop_never_overlaps_on_file() {
+    none_overlaps(Fault::Stop, &sandbox()).await;
 }
 
 #[tokio::test]
-async fn escaped_job_of_a_stopped_supervisor_never_overlaps_on_etcd() {
+async fn escaped_job_after_stop_never_overlaps_on_etcd() {
     let etcd = Etcd::start();
     none_overlaps(Fault::Stop, &on(&etcd)).await;
 }
@@ -147,7 +147,7 @@ async fn escaped_job_of_a_stopped_supervisor_never_overlaps_on_etcd() {
 /// The negative control, and what docs/guarantees.md states as out of reach.
 #[tokio::test]
 async fn escaped_job_overlaps_when_all_helpers_are_killed() {
-    let machine = machine();
-    let overlap = overlap_after(Fault::KillAll, &machine, "setsid", "setsid sh BEAT & wait").await;
-    assert!(overlap.is_some(), "the check finds nothing");
+    let sandbox = sandbox();
+    let overlap = overlap_after(Fault::KillAll, &sandbox, "setsid", "setsid sh BEAT & wait").await;
+    assert!(overlap.is_some(), "the check detects no overlap");
 }

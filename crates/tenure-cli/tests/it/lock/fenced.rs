@@ -1,6 +1,6 @@
-//! etcd's own example, a counter in a file under a lock, while leases are revoked under it.
+//! etcd's own example: a counter in a file under a lock, while leases of holders are revoked.
 //!
-//! The command looks at its fence together with every read and write, so a revoked holder that comes late changes nothing.
+//! The command checks its fencing token with every read and write, so a late write of a revoked holder is refused.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +9,16 @@ use futures_util::stream;
 use tenure_fixture::Etcd;
 
 use super::on;
-use crate::machine::Machine;
+use crate::sandbox::Sandbox;
 
-/// How many start together: more would only wait for each other.
+/// Concurrent commands; more would only wait for each other.
 const AT_ONCE: usize = 8;
 
-/// Reads the counter, and writes it increased if nobody with a later fence has read since. A victim waits for its lease to be revoked,
-/// before its write or after it, deaf to SIGTERM.
-fn script(machine: &Machine, kind: Kind) -> String {
-    let [state, file, seen] = ["state", "file", "seen"].map(|name| machine.path(name));
-    let revoked = machine.path("revoked");
+/// Reads the counter, and writes it increased if no later token has read it since. A revoked holder waits for the revocation
+/// before or after its write, and ignores SIGTERM.
+fn script(sandbox: &Sandbox, kind: Kind) -> String {
+    let [state, file, seen] = ["state", "file", "seen"].map(|name| sandbox.path(name));
+    let revoked = sandbox.path("revoked");
     let wait = format!(
         "i=0; while [ ! -e {revoked}.$TENURE_FENCING_TOKEN ] && [ $i -lt 1000 ]; do i=$((i+1)); sleep 0.02; done"
     );
@@ -45,53 +45,53 @@ enum Kind {
     RevokedAfter,
 }
 
-/// One increment; gives its token and its exit code.
-async fn increment(machine: &Machine, kind: Kind) -> (String, Option<i32>) {
-    let script = script(machine, kind);
-    let mut running = machine.start(&["lock", "counter", "-q", "--", "sh", "-c", &script]);
+/// Runs one increment; returns its token and its exit code.
+async fn increment(sandbox: &Sandbox, kind: Kind) -> (String, Option<i32>) {
+    let script = script(sandbox, kind);
+    let mut running = sandbox.start(&["lock", "counter", "-q", "--", "sh", "-c", &script]);
     let line = running.line().await;
     let (token, lease) = line.split_once(' ').unwrap();
     if kind != Kind::Plain {
-        machine.ok(&["lease", "revoke", lease, "--yes"]).await;
-        machine.file(&format!("revoked.{token}"), "");
+        sandbox.ok(&["lease", "revoke", lease, "--yes"]).await;
+        sandbox.file(&format!("revoked.{token}"), "");
     }
     let (code, stderr) = running.end().await;
     if kind != Kind::Plain {
-        assert_eq!(code, Some(122), "a revoked holder says so: {stderr}");
+        assert_eq!(code, Some(122), "a revoked holder exits with 122: {stderr}");
     }
     (token.to_owned(), code)
 }
 
-async fn story(etcd: &Etcd, count: usize) {
-    let machine = on(etcd);
-    machine.file("file", "0 0\n");
+async fn count_under_lock(etcd: &Etcd, count: usize) {
+    let sandbox = on(etcd);
+    sandbox.file("file", "0 0\n");
     let kind = |index: usize| match index % 8 {
         0 => Kind::RevokedBefore,
         4 => Kind::RevokedAfter,
         _ => Kind::Plain,
     };
-    let all = (0..count).map(|index| increment(&machine, kind(index)));
+    let all = (0..count).map(|index| increment(&sandbox, kind(index)));
     let ends: Vec<(String, Option<i32>)> = stream::iter(all).buffer_unordered(AT_ONCE).collect().await;
-    let text = std::fs::read_to_string(machine.path("file")).unwrap();
+    let text = std::fs::read_to_string(sandbox.path("file")).unwrap();
     let writers: BTreeSet<&str> = text.lines().skip(1).map(|line| line.split_once(' ').unwrap().1).collect();
     let value: usize = text.lines().last().unwrap().split_once(' ').unwrap().0.parse().unwrap();
-    let said = |code| ends.iter().filter(move |(_, got)| *got == Some(code));
-    let done = said(0).count();
-    let late = said(122).filter(|(token, _)| writers.contains(token.as_str())).count();
-    assert_eq!(done + said(122).count(), count, "{ends:?}");
-    assert_eq!(said(122).count(), count / 4, "{ends:?}");
-    assert!(said(0).all(|(token, _)| writers.contains(token.as_str())), "{ends:?}\n{text}");
+    let with_code = |code| ends.iter().filter(move |(_, got)| *got == Some(code));
+    let done = with_code(0).count();
+    let late = with_code(122).filter(|(token, _)| writers.contains(token.as_str())).count();
+    assert_eq!(done + with_code(122).count(), count, "{ends:?}");
+    assert_eq!(with_code(122).count(), count / 4, "{ends:?}");
+    assert!(with_code(0).all(|(token, _)| writers.contains(token.as_str())), "{ends:?}\n{text}");
     assert_eq!(value, done + late, "an update was lost:\n{text}\n{ends:?}");
 }
 
-/// Sixteen once, a hundred twenty times only when it is asked for: `TENURE_SOAK=1`.
+/// 16 increments once; 100 increments, twenty times, with `TENURE_SOAK=1`. A quarter of the leases is revoked.
 #[tokio::test]
-async fn soak_a_hundred_increments_and_25_revoked_leases_lose_no_update() {
+async fn soak_revoked_leases_lose_no_fenced_update() {
     let etcd = Etcd::start();
     if std::env::var_os("TENURE_SOAK").is_none() {
-        return story(&etcd, 16).await;
+        return count_under_lock(&etcd, 16).await;
     }
     for _ in 0..20 {
-        story(&etcd, 100).await;
+        count_under_lock(&etcd, 100).await;
     }
 }

@@ -1,4 +1,4 @@
-//! At most one run per period.
+//! `tenure once`: at most one run per period.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use futures_util::future;
 use serde_json::json;
 use tenure_fixture::{Etcd, Mode, Proxy};
 
-use super::{finish, machine, on};
-use crate::machine::PATIENCE;
+use super::{finish, on, sandbox};
+use crate::sandbox::RUN_DEADLINE;
 
-/// Long enough that no test crosses its end: a century.
+/// A century: no test crosses the end of such a period.
 const EVER: &str = "36500d";
 
 #[tokio::test]
-async fn a_command_runs_once_in_a_period_and_again_in_the_next() {
-    let machine = machine();
-    let runs = || machine.run(&["once", "a", "--every", EVER, "--json", "--", "echo", "ran"]);
+async fn command_runs_once_per_period() {
+    let sandbox = sandbox();
+    let runs = || sandbox.run(&["once", "a", "--every", EVER, "--json", "--", "echo", "ran"]);
     let all = future::join_all((0..6).map(|_| runs())).await;
     let ran: Vec<_> = all.iter().filter(|ran| ran.code == Some(0)).collect();
     assert_eq!((ran.len(), ran[0].stdout.as_str()), (1, "ran\n"), "{all:?}");
@@ -26,24 +26,24 @@ async fn a_command_runs_once_in_a_period_and_again_in_the_next() {
     let again = runs().await;
     assert_eq!(again.code, Some(124));
     assert!(again.error()["message"].as_str().unwrap().contains("on web-1 pid"), "{again:?}");
-    // The same run, looked at with a period that has passed since.
-    let stored = machine.ok(&["kv", "get", "/tenure/once/a"]).await;
+    // The same record, with a start one period ago.
+    let stored = sandbox.ok(&["kv", "get", "/tenure/once/a"]).await;
     let mut record: serde_json::Value = serde_json::from_str(&stored).unwrap();
     assert_eq!(record["exit_code"], 0);
     record["started"] = json!(0);
-    machine.ok(&["kv", "put", "/tenure/once/a", &record.to_string()]).await;
-    let ran = machine.run(&["once", "a", "--every", "1h", "--", "echo", "ran"]).await;
+    sandbox.ok(&["kv", "put", "/tenure/once/a", &record.to_string()]).await;
+    let ran = sandbox.run(&["once", "a", "--every", "1h", "--", "echo", "ran"]).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "ran\n"), "{ran:?}");
 }
 
 #[tokio::test]
-async fn a_failed_run_counts_unless_it_is_to_be_tried_again() {
-    let machine = machine();
+async fn failed_run_counts_without_retry_failed() {
+    let sandbox = sandbox();
     let once = |flags: &'static [&'static str], script: &'static str| {
-        let machine = &machine;
+        let sandbox = &sandbox;
         async move {
             let args = [&["once", "a", "--every", EVER], flags, &["--", "sh", "-c", script]].concat();
-            machine.run(&args).await.code
+            sandbox.run(&args).await.code
         }
     };
     assert_eq!(once(&[], "exit 3").await, Some(3));
@@ -55,40 +55,40 @@ async fn a_failed_run_counts_unless_it_is_to_be_tried_again() {
 }
 
 #[tokio::test]
-async fn a_run_that_goes_on_keeps_others_away_and_one_that_was_killed_still_counts() {
-    let machine = machine();
-    let mut first = machine.start(&["once", "a", "--every", EVER, "--", "sh", "-c", "echo up; sleep 25"]);
+async fn running_and_killed_runs_both_count() {
+    let sandbox = sandbox();
+    let mut first = sandbox.start(&["once", "a", "--every", EVER, "--", "sh", "-c", "echo up; sleep 25"]);
     assert_eq!(first.line().await, "up");
     for flags in [&[][..], &["--retry-failed"]] {
         let args = [&["once", "a", "--every", EVER], flags, &["--", "true"]].concat();
-        assert_eq!(machine.run(&args).await.code, Some(124), "{flags:?}");
+        assert_eq!(sandbox.run(&args).await.code, Some(124), "{flags:?}");
     }
     first.signal(rustix::process::Signal::KILL);
     first.silence(Duration::from_secs(10)).await;
-    // Its lock would keep others away for a while; what counts is that the run was noted.
-    machine.ok(&["locks", "break", "once/a", "--yes"]).await;
-    let again = machine.run(&["once", "a", "--every", EVER, "--json", "--", "true"]).await;
+    // The killed run's lock would block others until its lease expires; the record of the run blocks them for the period.
+    sandbox.ok(&["locks", "break", "once/a", "--yes"]).await;
+    let again = sandbox.run(&["once", "a", "--every", EVER, "--json", "--", "true"]).await;
     assert_eq!(again.code, Some(124), "{again:?}");
     assert!(again.error()["message"].as_str().unwrap().contains("its end was not recorded"), "{again:?}");
 }
 
-/// One looks, and is so slow that another has run and ended before it has the lock: it must look again.
+/// A slow host reads the record, another host runs and ends before the slow one has the lock: the slow one must re-read the record.
 #[tokio::test]
-async fn one_who_looked_before_another_ran_does_not_run_after_it() {
+async fn stale_read_causes_no_second_run() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
-    let (quick, slow) = (on(&etcd), machine().with("TENURE_ENDPOINTS", proxy.addr().to_string()));
+    let (quick, slow) = (on(&etcd), sandbox().with("TENURE_ENDPOINTS", proxy.addr().to_string()));
     proxy.set(Mode::Delay(Duration::from_millis(250)));
     let reads = || etcd.member(0).metric_with("grpc_server_started_total", "grpc_method=\"Range\"");
     let before = reads();
     let args = ["once", "a", "--every", EVER, "--", "echo", "ran"];
     let late = async {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + RUN_DEADLINE;
         while reads() <= before {
-            assert!(Instant::now() < deadline, "the slow one does not look");
+            assert!(Instant::now() < deadline, "the slow host sends no read");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // Its answer, the lease and the lock take the slow one four times the delay.
+        // The reply, the lease and the lock take the slow host four times the delay.
         quick.run(&args).await
     };
     let (slow, quick) = tokio::join!(slow.run(&args), late);
@@ -99,11 +99,11 @@ async fn one_who_looked_before_another_ran_does_not_run_after_it() {
 }
 
 #[tokio::test]
-async fn an_end_while_etcd_is_silent_keeps_the_commands_code_within_3_seconds() {
+async fn exit_code_survives_silent_etcd() {
     let etcd = Etcd::start();
-    let machine = on(&etcd);
+    let sandbox = on(&etcd);
     let args = ["once", "a", "--every", EVER, "--", "sh", "-c", "echo up; read x; exit 7"];
-    let mut running = machine.start_with_open_stdin(&args);
+    let mut running = sandbox.start_with_open_stdin(&args);
     assert_eq!(running.line().await, "up");
     etcd.member(0).pause();
     let begin = Instant::now();
@@ -113,24 +113,24 @@ async fn an_end_while_etcd_is_silent_keeps_the_commands_code_within_3_seconds() 
     assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
 }
 
-/// A host whose clock was ten days ahead has run it: nothing would run until then.
+/// A host with a clock ten days ahead recorded a run: every run until then was once blocked.
 #[tokio::test]
-async fn run_recorded_in_the_future_does_not_block_and_is_listed() {
-    let machine = machine();
+async fn future_run_record_is_listed_and_ignored() {
+    let sandbox = sandbox();
     let args = ["once", "a", "--every", "1h", "--", "echo", "ran"];
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let ahead = now + Duration::from_secs(10 * 86_400);
     let record = json!({"started": u64::try_from(ahead.as_millis()).unwrap(), "exit_code": 0, "node": "web-2", "pid": 7});
-    machine.ok(&["kv", "put", "/tenure/once/a", &record.to_string()]).await;
-    let listed = machine.ok(&["once", "ls"]).await;
+    sandbox.ok(&["kv", "put", "/tenure/once/a", &record.to_string()]).await;
+    let listed = sandbox.ok(&["once", "ls"]).await;
     assert!(listed.contains("in the future") && listed.contains("web-2"), "{listed}");
-    assert_eq!(machine.json(&["once", "ls"]).await["runs"][0]["in_future"], json!(true));
-    let ran = machine.run(&args).await;
+    assert_eq!(sandbox.json(&["once", "ls"]).await["runs"][0]["in_future"], json!(true));
+    let ran = sandbox.run(&args).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "ran\n"), "{ran:?}");
     assert_eq!(ran.stderr.matches("recorded in the future").count(), 1, "{ran:?}");
     assert!(ran.stderr.contains("recorded in the future") && ran.stderr.contains("web-2 pid 7"), "{ran:?}");
-    // Its own record is right, and counts. At the end of an hour it is of the period before.
-    let listed = machine.json(&["once", "ls"]).await;
+    // The new record has the correct time and counts. At the end of an hour it belongs to the period before.
+    let listed = sandbox.json(&["once", "ls"]).await;
     let run = &listed["runs"][0];
     assert_eq!(
         (&run["name"], &run["in_future"], &run["exit_code"]),
@@ -139,23 +139,23 @@ async fn run_recorded_in_the_future_does_not_block_and_is_listed() {
     );
 }
 
-/// Clocks that differ by a little at the change of a period agree on one run.
+/// Hosts with slightly different clocks agree on one run at the start of a period.
 #[tokio::test]
-async fn run_recorded_a_little_ahead_counts() {
-    let machine = machine();
+async fn run_recorded_slightly_ahead_counts() {
+    let sandbox = sandbox();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let ahead = now + Duration::from_secs(300);
     let record = json!({"started": u64::try_from(ahead.as_millis()).unwrap(), "exit_code": 0, "node": "web-2", "pid": 7});
-    machine.ok(&["kv", "put", "/tenure/once/a", &record.to_string()]).await;
-    let ran = machine.run(&["once", "a", "--every", "2s", "--", "echo", "ran"]).await;
+    sandbox.ok(&["kv", "put", "/tenure/once/a", &record.to_string()]).await;
+    let ran = sandbox.run(&["once", "a", "--every", "2s", "--", "echo", "ran"]).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(124), ""), "{ran:?}");
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_is_left_alone() {
-    let machine = machine();
-    machine.ok(&["kv", "put", "/tenure/once/a", "not json"]).await;
-    let ran = machine.run(&["once", "a", "--every", EVER, "--", "echo", "ran"]).await;
+async fn unreadable_record_is_left_alone() {
+    let sandbox = sandbox();
+    sandbox.ok(&["kv", "put", "/tenure/once/a", "not json"]).await;
+    let ran = sandbox.run(&["once", "a", "--every", EVER, "--", "echo", "ran"]).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(125), ""), "{ran:?}");
-    assert_eq!(machine.ok(&["kv", "get", "/tenure/once/a"]).await, "not json");
+    assert_eq!(sandbox.ok(&["kv", "get", "/tenure/once/a"]).await, "not json");
 }

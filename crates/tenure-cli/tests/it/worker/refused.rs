@@ -1,4 +1,4 @@
-//! What a worker does not do, and how it says so: before any task is taken.
+//! Input and conditions that a worker refuses before it claims a task.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use serde_json::json;
 use super::{on_both, on_file, start};
 
 #[tokio::test]
-async fn bad_input_is_refused_with_its_own_words_and_takes_nothing() {
-    on_both(async |machine| {
-        machine.ok(&["submit", "x"]).await;
+async fn bad_input_is_refused_and_claims_nothing() {
+    on_both(async |sandbox| {
+        sandbox.ok(&["submit", "x"]).await;
         for (flags, code, words) in [
             (&["--exec", "true", "--capacity", "0"][..], 2, "room for 0 tasks"),
             (&["--exec", "true", "--capacity", "many"], 2, "a number from 1"),
@@ -39,30 +39,30 @@ async fn bad_input_is_refused_with_its_own_words_and_takes_nothing() {
             (&["--exec", "no-such-job --fast"], 127, "there is no command no-such-job"),
             (&["--exec", "/etc/passwd"], 126, "may not be executed"),
         ] {
-            let ran = machine.run(&[&["worker"], flags].concat()).await;
+            let ran = sandbox.run(&[&["worker"], flags].concat()).await;
             assert_eq!(ran.code, Some(code), "{flags:?} {ran:?}");
             assert!(ran.stderr.contains(words), "{flags:?} {ran:?}");
         }
-        assert_eq!(machine.json(&["task", "show", "x"]).await["state"], "runnable");
-        assert_eq!(machine.json(&["node", "ls"]).await["nodes"], json!([]));
+        assert_eq!(sandbox.json(&["task", "show", "x"]).await["state"], "runnable");
+        assert_eq!(sandbox.json(&["node", "ls"]).await["nodes"], json!([]));
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_match_that_nothing_has_is_told_with_the_kinds_there_are() {
-    on_both(async |machine| {
-        let mut worker = machine.start(&["worker", "--exec", "true", "--match", "kind=mail"]);
+async fn unmatched_selector_lists_existing_kinds() {
+    on_both(async |sandbox| {
+        let mut worker = sandbox.start(&["worker", "--exec", "true", "--match", "kind=mail"]);
         worker.hear("--match kind=mail matches nothing now, because there are no tasks").await;
         worker.interrupt();
         assert_eq!(worker.end().await.0, Some(0));
-        machine.ok(&["submit", "r", "--kind", "report", "--count", "2"]).await;
-        machine.ok(&["submit", "plain"]).await;
+        sandbox.ok(&["submit", "r", "--kind", "report", "--count", "2"]).await;
+        sandbox.ok(&["submit", "plain"]).await;
         let mut worker =
-            machine.start(&["worker", "--exec", "true", "--match", "kind=mail", "--match", "zone=eu"]);
-        let told = worker.hear("matches none of the 3 tasks").await;
-        assert!(told.contains("--match kind=mail --match zone=eu"), "{told}");
-        assert!(told.contains("1 without a kind, 2 of kind report"), "{told}");
+            sandbox.start(&["worker", "--exec", "true", "--match", "kind=mail", "--match", "zone=eu"]);
+        let output = worker.hear("matches none of the 3 tasks").await;
+        assert!(output.contains("--match kind=mail --match zone=eu"), "{output}");
+        assert!(output.contains("1 without a kind, 2 of kind report"), "{output}");
         worker.interrupt();
         assert_eq!(worker.end().await.0, Some(0));
     })
@@ -70,17 +70,17 @@ async fn a_match_that_nothing_has_is_told_with_the_kinds_there_are() {
 }
 
 #[tokio::test]
-async fn an_id_that_lives_is_a_conflict_and_one_that_is_dead_can_be_waited_for() {
-    on_both(async |machine| {
-        let first = start(&machine, "w", "true", &["--ttl", "3s"]).await;
-        let ran = machine.run(&["worker", "--node", "w", "--exec", "true", "--json"]).await;
+async fn live_id_conflicts_dead_id_is_awaited() {
+    on_both(async |sandbox| {
+        let first = start(&sandbox, "w", "true", &["--ttl", "3s"]).await;
+        let ran = sandbox.run(&["worker", "--node", "w", "--exec", "true", "--json"]).await;
         assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
         assert!(ran.error()["hint"].as_str().unwrap().contains("--wait"), "{ran:?}");
         first.signal(Signal::KILL);
         let mut second =
-            machine.start(&["worker", "--node", "w", "--exec", "echo up", "--wait", "30s", "--ttl", "3s"]);
+            sandbox.start(&["worker", "--node", "w", "--exec", "echo up", "--wait", "30s", "--ttl", "3s"]);
         second.hear("takes tasks").await;
-        machine.ok(&["submit", "x"]).await;
+        sandbox.ok(&["submit", "x"]).await;
         assert_eq!(second.line().await, "up");
         second.interrupt();
         assert_eq!(second.end().await.0, Some(0));
@@ -89,15 +89,15 @@ async fn an_id_that_lives_is_a_conflict_and_one_that_is_dead_can_be_waited_for()
 }
 
 #[tokio::test]
-async fn without_a_name_every_worker_is_a_node_of_its_own() {
-    let machine = on_file();
+async fn unnamed_workers_get_distinct_ids() {
+    let sandbox = on_file();
     let mut workers = Vec::new();
     for _ in 0..2 {
-        let mut worker = machine.start(&["worker", "--exec", "true"]);
+        let mut worker = sandbox.start(&["worker", "--exec", "true"]);
         worker.hear("takes tasks").await;
         workers.push(worker);
     }
-    assert_eq!(machine.json(&["node", "ls"]).await["nodes"].as_array().unwrap().len(), 2);
+    assert_eq!(sandbox.json(&["node", "ls"]).await["nodes"].as_array().unwrap().len(), 2);
     for worker in workers {
         worker.interrupt();
         assert_eq!(worker.end().await.0, Some(0));
@@ -105,33 +105,33 @@ async fn without_a_name_every_worker_is_a_node_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_not_there_is_told_in_time() {
-    let machine = on_file().with("TENURE_STORE", "etcd://127.0.0.1:1");
+async fn unreachable_store_exits_5_in_time() {
+    let sandbox = on_file().with("TENURE_STORE", "etcd://127.0.0.1:1");
     let begin = std::time::Instant::now();
-    let ran = machine.run(&["worker", "--exec", "true"]).await;
+    let ran = sandbox.run(&["worker", "--exec", "true"]).await;
     assert_eq!(ran.code, Some(5), "{ran:?}");
     assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
 }
 
-/// It was there when the worker started.
+/// The file exists when the worker starts, and is removed before a task runs.
 #[tokio::test]
-async fn a_command_that_vanishes_makes_no_task_fail() {
-    let machine = on_file();
-    let job = machine.file("job.sh", "#!/bin/sh\necho up\n");
+async fn vanished_command_fails_no_task() {
+    let sandbox = on_file();
+    let job = sandbox.file("job.sh", "#!/bin/sh\necho up\n");
     std::fs::set_permissions(&job, PermissionsExt::from_mode(0o755)).unwrap();
-    let mut worker = start(&machine, "w", &job, &[]).await;
+    let mut worker = start(&sandbox, "w", &job, &[]).await;
     std::fs::remove_file(&job).unwrap();
-    machine.ok(&["submit", "x"]).await;
-    let told = worker.hear("'x' was not started and is given back").await;
-    assert!(told.contains("job.sh"), "{told}");
-    let shown = machine.json(&["task", "show", "x"]).await;
+    sandbox.ok(&["submit", "x"]).await;
+    let output = worker.hear("'x' was not started and is given back").await;
+    assert!(output.contains("job.sh"), "{output}");
+    let shown = sandbox.json(&["task", "show", "x"]).await;
     assert_eq!((&shown["state"], &shown["faults"]), (&json!("runnable"), &json!(0)));
-    assert_eq!(dead_children_of(worker.pid()), 0, "nobody is left to be reaped");
+    assert_eq!(dead_children_of(worker.pid()), 0, "no child waits to be reaped");
     worker.interrupt();
     assert_eq!(worker.end().await.0, Some(0));
 }
 
-/// How many children of a process have ended and wait to be reaped.
+/// The number of children of a process that have ended and wait to be reaped.
 fn dead_children_of(parent: Pid) -> usize {
     let parent = format!("PPid:\t{}\n", parent.as_raw_nonzero());
     let processes = std::fs::read_dir("/proc").unwrap().flatten();

@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn task_that_no_peer_took_is_offered_again_later() {
     let mut fair = Fair::new();
-    let mut scene = Scene::of(&[("a", 3), ("b", 2)]).unowned(1);
+    let mut scene = BalanceCase::of(&[("a", 3), ("b", 2)]).unowned(1);
     for stays_ms in [5_000, 20_000, 80_000] {
         assert!(takes(&scene.offered_task(&mut fair, &task(3), 1, 2_000)));
         scene.hold(3, 1);
@@ -17,7 +17,7 @@ fn task_that_no_peer_took_is_offered_again_later() {
         scene.now = scene.now + Duration::from_millis(1);
         assert_eq!(scene.released(&mut fair), [3], "after {stays_ms} ms");
         scene.own.remove(&task(3));
-        scene.willing.set(&node("a"), scene.own.load(), Moment::ORIGIN);
+        scene.workers.set(&node("a"), scene.own.load(), Moment::ORIGIN);
         scene = scene.unowned(1);
     }
 }

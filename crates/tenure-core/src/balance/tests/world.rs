@@ -16,16 +16,16 @@ const SETTLING_STEPS: u64 = 4 * 60 * 4;
 
 type NewBalancer = fn() -> Box<dyn Balancer>;
 
-struct Worker {
+struct WorldWorker {
     balancer: Box<dyn Balancer>,
     crowd: WorkerLoads,
     own: OwnedTasks,
-    cooling: Cooldowns,
+    cooldowns: Cooldowns,
 }
 
-struct World {
+struct BalanceWorld {
     new_balancer: NewBalancer,
-    workers: BTreeMap<NodeId, Worker>,
+    workers: BTreeMap<NodeId, WorldWorker>,
     tasks: BTreeMap<TaskId, TaskRecord>,
     unowned_since: BTreeMap<TaskId, u64>,
     step: u64,
@@ -35,9 +35,9 @@ struct World {
     room: u64,
 }
 
-impl World {
-    fn new(new_balancer: NewBalancer) -> World {
-        World {
+impl BalanceWorld {
+    fn new(new_balancer: NewBalancer) -> BalanceWorld {
+        BalanceWorld {
             new_balancer,
             workers: BTreeMap::new(),
             tasks: BTreeMap::new(),
@@ -63,11 +63,11 @@ impl World {
     }
 
     fn join(&mut self, name: &str) {
-        let worker = Worker {
+        let worker = WorldWorker {
             balancer: (self.new_balancer)(),
             crowd: WorkerLoads::new(),
             own: OwnedTasks::new(),
-            cooling: Cooldowns::new(),
+            cooldowns: Cooldowns::new(),
         };
         self.workers.entry(node(name)).or_insert(worker);
     }
@@ -113,7 +113,7 @@ impl World {
                 worker.crowd.set(node, *load, now);
             }
             let used = worker.own.len() as u64;
-            let resource = Some(Resource { used, total: self.room, read_at: now });
+            let resource = Some(ResourceUsage { used, total: self.room, read_at: now });
             for (task, since) in &offers {
                 let waited = Duration::from_millis((self.step - since) * STEP_MS);
                 let rank = worker.crowd.rank(me, task);
@@ -125,41 +125,41 @@ impl World {
                 let record = &self.tasks[task];
                 let weight = weight_of(record).unwrap();
                 let (class, unowned_for) = (Class::ANY, waited);
-                let offer = Offer { task, record, weight, class, rank, unowned_for, waited };
-                let loads = ClusterLoad {
+                let offer = Claimable { task, record, weight, class, rank, unowned_for, waited };
+                let cluster = ClusterLoad {
                     me,
-                    willing: &worker.crowd,
+                    workers: &worker.crowd,
                     unowned: &unowned,
                     claiming: &claiming,
                     own: &worker.own,
-                    cooling: &worker.cooling,
+                    cooldowns: &worker.cooldowns,
                     resource,
-                    is_giving: false,
+                    is_releasing: false,
                     now,
                 };
-                if takes(&consider(worker.balancer.as_mut(), &offer, &loads)) {
-                    let held = Held { kind: None, weight, class, cost: 0, since: now };
+                if takes(&consider(worker.balancer.as_mut(), &offer, &cluster)) {
+                    let held = OwnedTask { kind: None, weight, class, cost: 0, since: now };
                     worker.own.insert(task.clone(), held);
                     self.unowned_since.remove(task);
                     self.moves += 1;
                 }
             }
             if self.step.is_multiple_of(4) {
-                let loads = ClusterLoad {
+                let cluster = ClusterLoad {
                     me,
-                    willing: &worker.crowd,
+                    workers: &worker.crowd,
                     unowned: &unowned,
                     claiming: &claiming,
                     own: &worker.own,
-                    cooling: &worker.cooling,
+                    cooldowns: &worker.cooldowns,
                     resource,
-                    is_giving: false,
+                    is_releasing: false,
                     now,
                 };
                 let cap = worker.own.len().div_ceil(10).max(1);
-                for parting in partings(worker.balancer.as_mut(), &loads).into_iter().take(cap) {
+                for parting in planned_releases(worker.balancer.as_mut(), &cluster).into_iter().take(cap) {
                     worker.own.remove(&parting.task).expect("it has what it gives away");
-                    worker.cooling.note(&parting.task, COOL_DOWN, Release::Node, now);
+                    worker.cooldowns.note(&parting.task, COOLDOWN, ReleasedBy::Node, now);
                     self.unowned_since.insert(parting.task, self.step);
                     self.moves += 1;
                 }
@@ -187,7 +187,7 @@ fn spread(counts: &[u64]) -> u64 {
 #[test]
 fn fair_nodes_share_what_is_submitted_to_within_one() {
     for (nodes, tasks) in [(3, 1_000), (8, 1_001), (5, 3), (7, 100), (2, 6), (20, 19)] {
-        let mut world = World::new(|| Box::new(Fair::new()));
+        let mut world = BalanceWorld::new(|| Box::new(Fair::new()));
         for n in 0..nodes {
             world.join(&format!("n{n}"));
         }
@@ -201,7 +201,7 @@ fn fair_nodes_share_what_is_submitted_to_within_one() {
 
 #[test]
 fn a_free_task_is_taken_at_once_however_many_there_are() {
-    let mut world = World::new(|| Box::new(Fair::new()));
+    let mut world = BalanceWorld::new(|| Box::new(Fair::new()));
     for name in ["a", "b", "c"] {
         world.join(name);
     }
@@ -215,7 +215,7 @@ fn a_free_task_is_taken_at_once_however_many_there_are() {
 
 #[test]
 fn six_tasks_and_a_second_node_settle_at_three_each() {
-    let mut world = World::new(|| Box::new(Fair::new()));
+    let mut world = BalanceWorld::new(|| Box::new(Fair::new()));
     world.join("a");
     world.submit(6, &[]);
     world.settle(20);
@@ -227,7 +227,7 @@ fn six_tasks_and_a_second_node_settle_at_three_each() {
 
 #[test]
 fn tasks_of_a_dead_node_are_shared_by_the_others() {
-    let mut world = World::new(|| Box::new(Fair::new()));
+    let mut world = BalanceWorld::new(|| Box::new(Fair::new()));
     for name in ["a", "b", "c"] {
         world.join(name);
     }
@@ -240,7 +240,7 @@ fn tasks_of_a_dead_node_are_shared_by_the_others() {
 
 #[test]
 fn nodes_fill_up_to_their_room_and_come_to_rest_there() {
-    let mut world = World::new(|| Box::new(Capacity::new(50, 80).unwrap()));
+    let mut world = BalanceWorld::new(|| Box::new(Capacity::new(50, 80).unwrap()));
     world.room = 100;
     for name in ["a", "b", "c"] {
         world.join(name);
@@ -257,43 +257,48 @@ fn nodes_fill_up_to_their_room_and_come_to_rest_there() {
 }
 
 #[derive(Clone, Debug)]
-enum Act {
+enum FleetChange {
     Join(u8),
     Leave(u8),
     Submit(u8),
     Pass(u8),
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
+fn acts() -> impl Strategy<Value = Vec<FleetChange>> {
     let act = prop_oneof![
-        (0..6_u8).prop_map(Act::Join),
-        (0..6_u8).prop_map(Act::Leave),
-        (1..40_u8).prop_map(Act::Submit),
-        (1..40_u8).prop_map(Act::Pass),
+        (0..6_u8).prop_map(FleetChange::Join),
+        (0..6_u8).prop_map(FleetChange::Leave),
+        (1..40_u8).prop_map(FleetChange::Submit),
+        (1..40_u8).prop_map(FleetChange::Pass),
     ];
     prop::collection::vec(act, 1..12)
 }
 
 /// Whether nodes leave in the middle of a cool-down. Then whoever should have a task may not take it yet, and another one keeps it.
 #[derive(Clone, Copy, PartialEq)]
-enum Leaving {
+enum LeaveTiming {
     AtAnyTime,
     WhenAllIsQuiet,
 }
 
-fn play(new_balancer: NewBalancer, acts: &[Act], weights: &[u64], leaving: Leaving) -> World {
-    let mut world = World::new(new_balancer);
+fn play(
+    new_balancer: NewBalancer,
+    acts: &[FleetChange],
+    weights: &[u64],
+    leaving: LeaveTiming,
+) -> BalanceWorld {
+    let mut world = BalanceWorld::new(new_balancer);
     for act in acts {
         match act {
-            Act::Join(n) => world.join(&format!("n{n}")),
-            Act::Leave(n) => {
-                if leaving == Leaving::WhenAllIsQuiet {
+            FleetChange::Join(n) => world.join(&format!("n{n}")),
+            FleetChange::Leave(n) => {
+                if leaving == LeaveTiming::WhenAllIsQuiet {
                     world.settle(4 * 70);
                 }
                 world.leave(&format!("n{n}"));
             }
-            Act::Submit(count) => world.submit(u64::from(*count), weights),
-            Act::Pass(steps) => world.settle(u64::from(*steps)),
+            FleetChange::Submit(count) => world.submit(u64::from(*count), weights),
+            FleetChange::Pass(steps) => world.settle(u64::from(*steps)),
         }
     }
     world.join("survivor");
@@ -309,13 +314,13 @@ proptest! {
         let all: [NewBalancer; 4] =
             [|| Box::new(AcceptAll), || Box::new(Fair::new()), || Box::new(Weighted::new()), || Box::new(Rendezvous::new())];
         for new_balancer in all {
-            play(new_balancer, &acts, &weights, Leaving::AtAnyTime);
+            play(new_balancer, &acts, &weights, LeaveTiming::AtAnyTime);
         }
     }
 
     #[test]
     fn fair_nodes_come_to_rest_near_their_share(acts in acts()) {
-        let world = play(|| Box::new(Fair::new()), &acts, &[], Leaving::WhenAllIsQuiet);
+        let world = play(|| Box::new(Fair::new()), &acts, &[], LeaveTiming::WhenAllIsQuiet);
         let counts = world.counts();
         let quota = (world.tasks.len() as u64).div_ceil(counts.len() as u64);
         let most = counts.iter().max().copied().unwrap_or(0);
@@ -326,7 +331,7 @@ proptest! {
 
     #[test]
     fn rendezvous_nodes_come_to_rest_where_the_names_say(acts in acts()) {
-        let world = play(|| Box::new(Rendezvous::new()), &acts, &[], Leaving::WhenAllIsQuiet);
+        let world = play(|| Box::new(Rendezvous::new()), &acts, &[], LeaveTiming::WhenAllIsQuiet);
         for (name, worker) in &world.workers {
             for (task, _) in worker.own.iter() {
                 prop_assert_eq!(worker.crowd.meant(task, Class::ANY, None), Some(name));

@@ -1,10 +1,10 @@
 //! What a submission makes of lost replies, on a store that no other client uses.
 
-use super::super::tests::Shop;
+use super::super::tests::ClientWorld;
 use super::*;
 use crate::error::Cause;
 use crate::id::Namespace;
-use crate::task::State;
+use crate::task::TaskStatus;
 
 fn submission(nonce: &str) -> Submission {
     let layout = Layout::new(&Namespace::parse("t").unwrap());
@@ -16,15 +16,15 @@ fn lost() -> Result<TxnReply, StoreError> {
     Err(StoreError::Ambiguous(Cause::new("cut off")))
 }
 
-fn stored(shop: &mut Shop, submission: &Submission) -> Option<TaskRecord> {
+fn stored(shop: &mut ClientWorld, submission: &Submission) -> Option<TaskRecord> {
     shop.get(&submission.keys.task).map(|pair| TaskRecord::decode(&pair.value).unwrap())
 }
 
-fn puts(shop: &mut Shop, submission: &Submission) -> i64 {
+fn puts(shop: &mut ClientWorld, submission: &Submission) -> i64 {
     shop.get(&submission.keys.task).map_or(0, |pair| pair.version)
 }
 
-fn end(shop: &mut Shop, submission: &Submission, state: State) {
+fn end(shop: &mut ClientWorld, submission: &Submission, state: TaskStatus) {
     let record = StateRecord { state, ..StateRecord::default() };
     let txn = Txn::new()
         .then(Op::delete(submission.keys.task.clone()))
@@ -34,7 +34,7 @@ fn end(shop: &mut Shop, submission: &Submission, state: State) {
 
 #[test]
 fn applied_submission_is_recognised_by_nonce() {
-    let (mut shop, mut submission) = (Shop::new(), submission("n"));
+    let (mut shop, mut submission) = (ClientWorld::new(), submission("n"));
     shop.apply(&submission.txn()).unwrap();
     assert!(submission.handle(lost()).is_none());
     let again = shop.apply(&submission.txn());
@@ -44,7 +44,7 @@ fn applied_submission_is_recognised_by_nonce() {
 
 #[test]
 fn unapplied_submission_is_applied_once() {
-    let (mut shop, mut submission) = (Shop::new(), submission("n"));
+    let (mut shop, mut submission) = (ClientWorld::new(), submission("n"));
     assert!(submission.handle(lost()).is_none());
     let again = shop.apply(&submission.txn());
     assert!(matches!(submission.handle(again), Some(Ok(Submitted::Accepted))));
@@ -53,7 +53,7 @@ fn unapplied_submission_is_applied_once() {
 
 #[test]
 fn task_of_another_client_exists() {
-    let (mut shop, mut first) = (Shop::new(), submission("first"));
+    let (mut shop, mut first) = (ClientWorld::new(), submission("first"));
     shop.apply(&submission("other").txn()).unwrap();
     assert!(first.handle(lost()).is_none());
     let again = shop.apply(&first.txn());
@@ -63,10 +63,10 @@ fn task_of_another_client_exists() {
 /// The reply was lost, and a worker ran the task to its end before the next request: a second submission would be one too many.
 #[test]
 fn task_that_may_have_run_is_not_submitted_again() {
-    let (mut shop, mut submission) = (Shop::new(), submission("n"));
+    let (mut shop, mut submission) = (ClientWorld::new(), submission("n"));
     shop.apply(&submission.txn()).unwrap();
     assert!(submission.handle(lost()).is_none());
-    end(&mut shop, &submission, State::Completed);
+    end(&mut shop, &submission, TaskStatus::Completed);
     let again = shop.apply(&submission.txn());
     assert!(matches!(submission.handle(again), Some(Err(SubmitError::Unknown(_)))));
     assert_eq!(puts(&mut shop, &submission), 0);
@@ -90,8 +90,8 @@ fn third_lost_reply_is_unknown() {
 
 #[test]
 fn earlier_end_is_reported_and_marked() {
-    let (mut shop, mut submission) = (Shop::new(), submission("n"));
-    end(&mut shop, &submission, State::Failed);
+    let (mut shop, mut submission) = (ClientWorld::new(), submission("n"));
+    end(&mut shop, &submission, TaskStatus::Failed);
     let reply = shop.apply(&submission.txn());
     assert!(submission.handle(reply).is_none());
     let reply = shop.apply(&submission.txn());

@@ -8,7 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::change::{Change, PreviousValues, WatchItem, WatchStart};
-use crate::exclusive_key::{Action, ExclusiveKey, Notice, Patience, RegisterReply, SessionView};
+use crate::exclusive_key::{
+    ExclusiveKey, ExclusiveKeyEvent, ExclusiveKeyOutput, RegisterReply, SessionView, TakeTimeouts,
+};
 use crate::exclusive_key::{RegistrationStatus, UpdateError};
 use crate::keyspace::{Keyspace, WatchId};
 use crate::kv::{Get, KeyValue, Selection};
@@ -16,18 +18,18 @@ use crate::limits::Limits;
 use crate::record::MemberRecord;
 use crate::revision::{RequestId, Token};
 use crate::rng;
-use crate::session::{Mode, Notice as SessionNotice, Plan, Session, Standing, Wish};
-use crate::snapshot::{FeedItem, Picture};
+use crate::session::{PutMode, RegistrationId, Session, SessionConfig, SessionEvent, SessionStatus};
+use crate::snapshot::{FeedItem, SnapshotDiff};
 use crate::time::Moment;
 use crate::txn::{Op, Txn};
 
-use requests::{Reply, Request};
+use requests::{UndeliveredReply, UnsentStep};
 
 pub(super) const KEY: &str = "/shop/nodes/a";
 
-/// What becomes of a request.
+/// The fault of the current requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
+pub(super) enum StoreFault {
     Works,
     /// It never arrives, and that is known.
     NotDone,
@@ -46,28 +48,28 @@ pub(super) enum Strangers {
 }
 
 /// One process: its session, and the key that it takes.
-pub(super) struct Process {
+pub(super) struct OwnerProcess {
     pub(super) session: Session,
     pub(super) key: Option<ExclusiveKey<MemberRecord>>,
-    pub(super) notices: Vec<Notice>,
+    pub(super) notices: Vec<ExclusiveKeyEvent>,
     nonce: String,
     /// Nothing reaches the store, and no watch shows anything.
     is_cut_off: bool,
     /// What the session reads of its own key.
     watch: WatchId,
-    feed: Option<(Picture, WatchId)>,
+    feed: Option<(SnapshotDiff, WatchId)>,
     items: VecDeque<FeedItem>,
-    requests: Vec<Request>,
-    replies: Vec<Reply>,
-    registrations: BTreeMap<Wish, RequestId>,
+    requests: Vec<UnsentStep>,
+    replies: Vec<UndeliveredReply>,
+    registrations: BTreeMap<RegistrationId, RequestId>,
     registered: Vec<(RequestId, RegisterReply)>,
 }
 
-pub(super) struct World {
+pub(super) struct ExclusiveKeyWorld {
     pub(super) now: Moment,
     pub(super) store: Keyspace,
-    pub(super) processes: Vec<Process>,
-    pub(super) fate: Fate,
+    pub(super) processes: Vec<OwnerProcess>,
+    pub(super) fate: StoreFault,
     counter: i64,
     rng: u64,
     /// Requests that were taken for lost.
@@ -76,15 +78,15 @@ pub(super) struct World {
     owners: BTreeMap<Token, String>,
 }
 
-impl World {
-    pub(super) fn new(processes: usize, seed: u64) -> World {
+impl ExclusiveKeyWorld {
+    pub(super) fn new(processes: usize, seed: u64) -> ExclusiveKeyWorld {
         let mut store = Keyspace::new(Limits::EMBEDDED);
-        let processes = (0..processes).map(|_| Process::new(&mut store)).collect();
-        World {
+        let processes = (0..processes).map(|_| OwnerProcess::new(&mut store)).collect();
+        ExclusiveKeyWorld {
             now: Moment::ORIGIN,
             store,
             processes,
-            fate: Fate::Works,
+            fate: StoreFault::Works,
             counter: 0,
             rng: seed,
             late: Vec::new(),
@@ -100,7 +102,7 @@ impl World {
     pub(super) fn take(&mut self, n: usize, owner: Duration) {
         self.counter += 1;
         let nonce = format!("nonce-{}", self.counter);
-        let patience = Patience { store: Duration::from_secs(20), owner };
+        let patience = TakeTimeouts { store: Duration::from_secs(20), owner };
         let process = &mut self.processes[n];
         process.nonce.clone_from(&nonce);
         process.notices.clear();
@@ -108,8 +110,8 @@ impl World {
         process.registrations.clear();
         process.registered.clear();
         process.items.clear();
-        process.requests.retain(|request| !matches!(request, Request::Read));
-        process.replies.retain(|reply| !matches!(reply, Reply::Read(_)));
+        process.requests.retain(|request| !matches!(request, UnsentStep::Read));
+        process.replies.retain(|reply| !matches!(reply, UndeliveredReply::Read(_)));
         process.key = Some(ExclusiveKey::new(record(&nonce), patience, self.now));
         self.collect(n);
     }
@@ -132,7 +134,7 @@ impl World {
 
     /// The process ends without a word to the store.
     pub(super) fn stop(&mut self, n: usize) {
-        self.processes[n] = Process::new(&mut self.store);
+        self.processes[n] = OwnerProcess::new(&mut self.store);
     }
 
     pub(super) fn update(&mut self, n: usize) -> Result<RequestId, UpdateError> {
@@ -193,7 +195,7 @@ impl World {
     pub(super) fn pass(&mut self, span: Duration) {
         let end = self.now + span;
         self.settle();
-        while let Some(wake) = self.processes.iter().filter_map(Process::next_wake).min()
+        while let Some(wake) = self.processes.iter().filter_map(OwnerProcess::next_wake).min()
             && wake <= end
         {
             self.move_to(wake);
@@ -207,11 +209,11 @@ impl World {
     pub(super) fn happen(&mut self, strangers: Strangers) {
         let (n, pick) = (self.pick(self.processes.len()), self.pick(1 << 16));
         self.fate = match self.pick(10) {
-            _ if self.processes[n].is_cut_off => Fate::NotDone,
-            0 => Fate::NotDone,
-            1 => Fate::LosesReply,
-            2 => Fate::Late,
-            _ => Fate::Works,
+            _ if self.processes[n].is_cut_off => StoreFault::NotDone,
+            0 => StoreFault::NotDone,
+            1 => StoreFault::LosesReply,
+            2 => StoreFault::Late,
+            _ => StoreFault::Works,
         };
         match self.pick(24) {
             0 | 1 if self.processes[n].key.as_ref().is_none_or(ExclusiveKey::is_over) => {
@@ -257,7 +259,7 @@ impl World {
 
     /// Faults end, every owner leaves: no key is left.
     pub(super) fn come_to_an_end(&mut self) {
-        self.fate = Fate::Works;
+        self.fate = StoreFault::Works;
         self.processes.iter_mut().for_each(|process| process.is_cut_off = false);
         self.pass(Duration::from_secs(30));
         self.check();
@@ -344,16 +346,16 @@ impl World {
         loop {
             let process = &mut self.processes[n];
             process.handle_session_notices();
-            let actions = std::iter::from_fn(|| process.session.poll_action());
-            process.requests.extend(actions.map(Request::Session));
+            let actions = std::iter::from_fn(|| process.session.poll_output());
+            process.requests.extend(actions.map(UnsentStep::Session));
             let view = process.view(self.now);
             let Some(key) = &mut process.key else { return };
             key.handle_session(view, self.now);
-            process.notices.extend(std::iter::from_fn(|| key.poll_notice()));
-            match (key.poll_action(), key.is_followed()) {
+            process.notices.extend(std::iter::from_fn(|| key.poll_event()));
+            match (key.poll_output(), key.is_followed()) {
                 (Some(action), _) => process.perform(action, self.now),
                 (None, true) if process.feed.is_none() => {
-                    let mut picture = Picture::new();
+                    let mut picture = SnapshotDiff::new();
                     picture.handle_break(&mut process.items);
                     list(&mut self.store, process, picture, self.now);
                 }
@@ -371,7 +373,7 @@ impl World {
 }
 
 /// Lists the key and watches it from there.
-fn list(store: &mut Keyspace, process: &mut Process, mut picture: Picture, now: Moment) {
+fn list(store: &mut Keyspace, process: &mut OwnerProcess, mut picture: SnapshotDiff, now: Moment) {
     let page = store.get(&Get::key(KEY), now).unwrap();
     let watch = store.watch(Selection::Key(KEY.into()), WatchStart::After(page.revision), now).unwrap();
     picture.handle_page(page.revision, page.pairs, &mut process.items);
@@ -379,11 +381,11 @@ fn list(store: &mut Keyspace, process: &mut Process, mut picture: Picture, now: 
     process.feed = Some((picture, watch));
 }
 
-impl Process {
-    fn new(store: &mut Keyspace) -> Process {
+impl OwnerProcess {
+    fn new(store: &mut Keyspace) -> OwnerProcess {
         let watch = store.watch(Selection::Key(KEY.into()), WatchStart::Now, Moment::ORIGIN).unwrap();
-        Process {
-            session: Session::new(Plan::DEFAULT).unwrap(),
+        OwnerProcess {
+            session: Session::new(SessionConfig::DEFAULT).unwrap(),
             key: None,
             notices: Vec::new(),
             nonce: String::new(),
@@ -405,28 +407,29 @@ impl Process {
 
     /// What the driver reports of the session.
     fn view(&self, now: Moment) -> SessionView {
-        let is_live = matches!(self.session.standing(now), Standing::Live | Standing::Suspect { .. });
+        let is_live = matches!(self.session.status(now), SessionStatus::Live | SessionStatus::Suspect { .. });
         let lease = self.key.as_ref().and_then(ExclusiveKey::lease);
         let is_valid = |lease| self.session.valid_until(lease).is_some_and(|until| now < until);
         let held = lease.filter(|lease| is_live && is_valid(*lease));
-        SessionView { is_closed: false, held, has_key: self.session.wish(&KEY.into()).is_some() }
+        SessionView { is_closed: false, held, has_key: self.session.registration(&KEY.into()).is_some() }
     }
 
-    fn perform(&mut self, action: Action, now: Moment) {
+    fn perform(&mut self, action: ExclusiveKeyOutput, now: Moment) {
         match action {
-            Action::Create { epoch, .. } if self.session.wish(&KEY.into()).is_some() => {
+            ExclusiveKeyOutput::Create { epoch, .. } if self.session.registration(&KEY.into()).is_some() => {
                 self.registered.push((epoch, RegisterReply::AlreadyRegistered));
             }
-            Action::Create { epoch, value } | Action::Replace { epoch, value } => {
+            ExclusiveKeyOutput::Create { epoch, value } | ExclusiveKeyOutput::Replace { epoch, value } => {
                 self.supersede();
-                let wish = self.session.register(KEY.into(), value, None, Mode::Create, now).unwrap();
-                self.registrations.insert(wish, epoch);
+                let registration =
+                    self.session.register(KEY.into(), value, None, PutMode::Create, now).unwrap();
+                self.registrations.insert(registration, epoch);
             }
-            Action::Withdraw => {
+            ExclusiveKeyOutput::Withdraw => {
                 self.supersede();
                 self.session.unregister(&Bytes::from(KEY), now);
             }
-            Action::Read => self.requests.push(Request::Read),
+            ExclusiveKeyOutput::Read => self.requests.push(UnsentStep::Read),
         }
     }
 
@@ -436,16 +439,18 @@ impl Process {
     }
 
     fn handle_session_notices(&mut self) {
-        while let Some(notice) = self.session.poll_notice() {
-            let (wish, reply) = match notice {
-                SessionNotice::Registered { wish, revision, .. } => (wish, RegisterReply::Stored(revision)),
-                SessionNotice::Refused { wish, why: None, .. } => (wish, RegisterReply::Taken),
-                SessionNotice::Refused { wish, why: Some(error), .. } => {
-                    (wish, RegisterReply::Refused(error))
+        while let Some(notice) = self.session.poll_event() {
+            let (registration, reply) = match notice {
+                SessionEvent::Registered { registration, revision, .. } => {
+                    (registration, RegisterReply::Stored(revision))
+                }
+                SessionEvent::Refused { registration, why: None, .. } => (registration, RegisterReply::Taken),
+                SessionEvent::Refused { registration, why: Some(error), .. } => {
+                    (registration, RegisterReply::Refused(error))
                 }
                 _ => continue,
             };
-            if let Some(epoch) = self.registrations.remove(&wish) {
+            if let Some(epoch) = self.registrations.remove(&registration) {
                 self.registered.push((epoch, reply));
             }
         }

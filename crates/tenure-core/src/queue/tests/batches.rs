@@ -1,23 +1,23 @@
-//! Which requests travel together.
+//! Requests that share a batch.
 
 use super::*;
 
 fn enter(queue: &mut WaitQueue) -> QueueOutput {
     queue.enter(lease(1), LockMode::Exclusive);
-    queue.poll_action().unwrap()
+    queue.poll_output().unwrap()
 }
 
 /// A queue with one waiter that holds.
 fn held_queue() -> (WaitQueue, WaiterId) {
     let mut queue = WaitQueue::new(0);
     let first = queue.enter(lease(1), LockMode::Exclusive);
-    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_action() else { panic!("an enter") };
+    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!("an enter") };
     let stored = EnterReply::Stored { token: Token(Revision(5)), predecessor: None };
     queue.handle_entered(first, epoch, stored, 0.0, NOW);
     (queue, first)
 }
 
-/// Which of these requests of one queue the first batch takes.
+/// Returns which of these requests of one queue the first batch takes.
 fn taken(outputs: &[QueueOutput]) -> Vec<bool> {
     let mut batch = BatchRequests::default();
     outputs.iter().map(|output| batch.takes(0, *output)).collect()
@@ -33,13 +33,13 @@ fn batch_takes_one_enter_of_each_queue() {
     assert!(batch.takes(0, enter(&mut queue)));
 }
 
-/// Otherwise a lock that many callers of one process want would cost two requests for each hand-off.
+/// Otherwise a lock with many callers in one process would cost two requests for each hand-off.
 #[test]
-fn release_shares_a_batch_with_an_enter_behind_it() {
+fn release_shares_batch_with_later_enter() {
     let (mut queue, first) = held_queue();
     let (join, another) = (enter(&mut queue), enter(&mut queue));
     queue.leave(first, NOW);
-    let leave = queue.poll_action().unwrap();
+    let leave = queue.poll_output().unwrap();
     assert_eq!(taken(&[join, another, leave]), [true, false, true], "two enters never share one");
 }
 
@@ -47,12 +47,12 @@ fn release_shares_a_batch_with_an_enter_behind_it() {
 fn enter_that_reads_its_predecessor_is_alone() {
     let mut queue = WaitQueue::new(0);
     let first = queue.enter(lease(1), LockMode::Exclusive);
-    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_action() else { panic!("an enter") };
+    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!("an enter") };
     let enter = enter(&mut queue);
     let stored = EnterReply::Stored { token: Token(Revision(5)), predecessor: None };
     queue.handle_entered(first, epoch, stored, 0.0, NOW);
     queue.leave(first, NOW);
-    let leave = queue.poll_action().unwrap();
+    let leave = queue.poll_output().unwrap();
     assert_eq!(taken(&[enter, leave]), [true, false]);
     assert_eq!(taken(&[leave, enter]), [true, false]);
 }
@@ -69,7 +69,7 @@ fn enter_behind_a_local_holder_is_not_urgent() {
 fn batch_changes_an_enter_guard_once() {
     let (mut queue, first) = held_queue();
     queue.leave(first, NOW);
-    let Some(QueueOutput::Leave { id, epoch, queue_key, after, held, .. }) = queue.poll_action() else {
+    let Some(QueueOutput::Leave { id, epoch, queue_key, after, held, .. }) = queue.poll_output() else {
         panic!("a leave")
     };
     let settles = Some(EnterGuard::default());

@@ -1,14 +1,15 @@
-//! Enters whose reply was lost: they are applied before their key is left, or never.
+//! Enters with a lost reply: they are applied before their key is left, or never.
 
 use super::*;
 
-/// Found by attack: a member of etcd was paused for 13 s with the enter in it, and its key blocked the lock for the life of the session.
+/// Found by fault injection: a member of etcd was paused for 13 s with the enter in it, and its key
+/// blocked the lock until the session ended.
 #[test]
-fn late_enter_of_left_place_is_never_applied() {
+fn late_enter_of_left_key_is_never_applied() {
     let mut world = late_enter();
     assert_eq!(world.queue_keys(), 0);
-    assert!(world.queues[0].is_empty(), "no process verifies it any longer");
-    // The lease is as good as before.
+    assert!(world.queues[0].is_empty(), "the queue has no waiter");
+    // The lease is still valid.
     let again = world.enter(0, LockMode::Exclusive);
     world.settle();
     assert!(world.holds(0, again));
@@ -20,21 +21,21 @@ fn late_enter_of_left_place_is_never_applied() {
 /// The negative control: without the guard the key stays.
 #[test]
 fn late_enter_without_guard_leaves_a_key() {
-    let _broken = crate::sabotage::Sabotage::of(Rule::SettledEnter);
+    let _broken = crate::sabotage::Sabotage::of(SabotageRule::SettledEnter);
     assert_eq!(late_enter().queue_keys(), 1);
 }
 
 /// An enter is taken for lost, its key is left, and the enter arrives a minute later.
-fn late_enter() -> World {
-    let mut world = World::new(1);
-    world.fate = Fate::Late;
+fn late_enter() -> QueueWorld {
+    let mut world = QueueWorld::new(1);
+    world.fault = RequestFault::Late;
     let id = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fate = Fate::Works;
+    world.fault = RequestFault::Works;
     world.leave(0, id);
     world.pass(Duration::from_secs(60));
     assert_eq!(world.queue_keys(), 0);
-    world.arrive();
+    world.apply_late();
     world.settle();
     world
 }
@@ -42,16 +43,16 @@ fn late_enter() -> World {
 /// The guard of a lease changes for one key and refuses the enters of the others that were sent before; they enter again.
 #[test]
 fn changed_guard_delays_other_enters_and_loses_none() {
-    let mut world = World::new(1);
-    world.fate = Fate::Late;
+    let mut world = QueueWorld::new(1);
+    world.fault = RequestFault::Late;
     let first = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fate = Fate::Works;
+    world.fault = RequestFault::Works;
     let second = world.enter(0, LockMode::Exclusive);
     world.leave(0, first);
     world.settle();
     assert!(world.holds(0, second));
-    world.arrive();
+    world.apply_late();
     world.leave(0, second);
     world.settle();
     assert_eq!((world.queue_keys(), world.queues[0].is_empty()), (0, true));
@@ -66,6 +67,6 @@ fn next_queue_enters_with_the_known_guard() {
     let mut next = WaitQueue::default();
     next.begin(former.nonce_floor(), former.counter(), former.guards());
     next.enter(*lease, LockMode::Exclusive);
-    let Some(QueueOutput::Enter { guard: required, .. }) = next.poll_action() else { panic!("no enter") };
+    let Some(QueueOutput::Enter { guard: required, .. }) = next.poll_output() else { panic!("no enter") };
     assert_eq!((required, required.0.is_some()), (*guard, true));
 }

@@ -1,4 +1,4 @@
-//! Modes that several hold at once: only a snapshot of the whole queue decides.
+//! Modes with several holders: only a snapshot of the whole queue decides.
 
 use super::*;
 
@@ -11,10 +11,10 @@ fn snapshot_before_enter_reply_decides() {
     for (earlier, holds) in [(vec![3], true), (vec![3, 4], false)] {
         let mut queue = WaitQueue::new(7);
         let id = queue.enter(lease(1), mode);
-        let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_action() else { panic!("no enter") };
+        let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!("no enter") };
         let snapshot = earlier.into_iter().chain([9]).map(|revision| (token(revision), mode)).collect();
         queue.handle_snapshot(snapshot, NOW);
-        assert!(queue.poll_notice().is_none(), "the reply is missing");
+        assert!(queue.poll_event().is_none(), "the reply is missing");
         queue.handle_entered(
             id,
             epoch,
@@ -22,7 +22,7 @@ fn snapshot_before_enter_reply_decides() {
             0.5,
             NOW,
         );
-        match queue.poll_notice() {
+        match queue.poll_event() {
             Some(QueueEvent::Held { .. }) => assert!(holds),
             Some(QueueEvent::Waits { .. }) => assert!(!holds),
             other => panic!("{other:?}"),
@@ -36,21 +36,22 @@ fn permit_waits_only_after_a_snapshot() {
     let mode = LockMode::Permit { of: NonZeroU32::new(2).unwrap() };
     let mut queue = WaitQueue::new(7);
     let id = queue.enter(lease(1), mode);
-    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_action() else { panic!("no enter") };
+    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!("no enter") };
     let predecessor = Some(QueueKey { lease: lease(2), nonce: 1 });
     queue.handle_entered(id, epoch, EnterReply::Stored { token: Token(Revision(9)), predecessor }, 0.5, NOW);
-    assert!(queue.poll_notice().is_none() && queue.needs_snapshot());
+    assert!(queue.poll_event().is_none() && queue.needs_snapshot());
     let snapshot = |revisions: &[i64]| revisions.iter().map(|&at| (Token(Revision(at)), mode)).collect();
     queue.handle_snapshot(snapshot(&[3, 4]), NOW);
-    assert!(queue.poll_notice().is_none(), "the snapshot is older than the key");
+    assert!(queue.poll_event().is_none(), "the snapshot is older than the key");
     queue.handle_snapshot(snapshot(&[3, 4, 9]), NOW);
-    assert!(matches!(queue.poll_notice(), Some(QueueEvent::Waits { .. })));
+    assert!(matches!(queue.poll_event(), Some(QueueEvent::Waits { .. })));
     queue.handle_snapshot(snapshot(&[4, 9]), NOW);
-    assert!(matches!(queue.poll_notice(), Some(QueueEvent::Held { .. })));
+    assert!(matches!(queue.poll_event(), Some(QueueEvent::Held { .. })));
 }
 
-/// Another process shares the lock. The exclusive waiter behind our shared holder holds only when that one has left too, so the release
-/// must read the queue: the key of the waiter alone does not show the other holder.
+/// Another process shares the lock. The exclusive waiter behind the local shared holder holds only
+/// when that process has released too. So the release must read the queue: the waiter's key alone
+/// does not show the other holder.
 #[test]
 fn release_of_a_shared_holder_reads_the_queue() {
     let token = |revision| Token(Revision(revision));
@@ -60,7 +61,7 @@ fn release_of_a_shared_holder_reads_the_queue() {
     {
         let mut queue = WaitQueue::new(7);
         let holder = queue.enter(lease(1), mode);
-        let Some(QueueOutput::Enter { epoch, queue_key, .. }) = queue.poll_action() else {
+        let Some(QueueOutput::Enter { epoch, queue_key, .. }) = queue.poll_output() else {
             panic!("no enter")
         };
         let predecessor = other_mode.map(|_| other);
@@ -69,20 +70,20 @@ fn release_of_a_shared_holder_reads_the_queue() {
             queue.handle_snapshot([(token(3), other_mode), (token(9), mode)].into(), NOW);
         }
         let waiter = queue.enter(lease(1), LockMode::Exclusive);
-        let Some(QueueOutput::Enter { epoch, queue_key: behind, .. }) = queue.poll_action() else {
+        let Some(QueueOutput::Enter { epoch, queue_key: behind, .. }) = queue.poll_output() else {
             panic!("no enter")
         };
         let reply = EnterReply::Stored { token: token(12), predecessor: Some(queue_key) };
         queue.handle_entered(waiter, epoch, reply, 0.5, NOW);
-        while queue.poll_notice().is_some() {}
+        while queue.poll_event().is_some() {}
         queue.leave(holder, NOW);
-        let Some(QueueOutput::Leave { epoch, after, .. }) = queue.poll_action() else { panic!("no leave") };
+        let Some(QueueOutput::Leave { epoch, after, .. }) = queue.poll_output() else { panic!("no leave") };
         assert_eq!(after, if reads { AfterLeave::Queue } else { AfterLeave::Successor(behind, token(12)) });
-        // What the release shows decides: with another holder first, the waiter goes on waiting.
+        // The reply to the release decides: with another holder first, the waiter keeps waiting.
         let first =
             if reads { vec![(other, token(3)), (behind, token(12))] } else { vec![(behind, token(12))] };
         queue.handle_left(holder, epoch, LeaveReply::Gone { was_there: true, first, guard: None }, 0.5, NOW);
-        let is_held = std::iter::from_fn(|| queue.poll_notice())
+        let is_held = std::iter::from_fn(|| queue.poll_event())
             .any(|notice| matches!(notice, QueueEvent::Held { id, .. } if id == waiter));
         assert_eq!(is_held, !reads);
     }

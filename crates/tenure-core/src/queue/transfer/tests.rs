@@ -14,7 +14,7 @@ use crate::time::Moment;
 
 const NOW: Moment = Moment::ORIGIN;
 
-/// An election whose queue keys were put in this order, by nonce.
+/// An election with queue keys put in this order, by nonce.
 struct Election {
     store: Keyspace,
     queue: Bytes,
@@ -50,15 +50,15 @@ impl Election {
         }
     }
 
-    /// Sends requests until there is a result; returns how many transactions there were.
+    /// Sends requests until there is a result. Returns the number of transactions.
     fn run(&mut self, transfer: &mut Transfer) -> (Transferred, usize) {
         let mut txns = 0;
         loop {
             txns += usize::from(matches!(transfer.request(), StoreRequest::Txn(_)));
             let reply = self.send(transfer);
             match transfer.handle(reply) {
-                Step::Send | Step::Retry(_) => {}
-                Step::Done(result) => return (result.unwrap(), txns),
+                ExchangeStep::Send | ExchangeStep::Retry(_) => {}
+                ExchangeStep::Done(result) => return (result.unwrap(), txns),
             }
         }
     }
@@ -87,16 +87,17 @@ fn transfer_deletes_all_keys_before_the_heir() {
     assert_eq!(election.left(), [4, 5]);
 }
 
-/// One transaction takes 120 keys; while the first of two is applied, the holder is still the first.
+/// One transaction takes 120 keys. While the first of two is applied, the holder is still the
+/// first.
 #[test]
-fn long_queue_is_deleted_in_chunks_and_the_holder_last() {
+fn long_transfer_deletes_the_holder_last() {
     let mut election = Election::new(302);
     let mut transfer = election.transfer(300);
     let read = election.send(&transfer);
-    assert!(matches!(transfer.handle(read), Step::Send));
+    assert!(matches!(transfer.handle(read), ExchangeStep::Send));
     for _ in 0..2 {
         let reply = election.send(&transfer);
-        assert!(matches!(transfer.handle(reply), Step::Send));
+        assert!(matches!(transfer.handle(reply), ExchangeStep::Send));
         assert_eq!(election.left().first(), Some(&1), "the holder leads until the last transaction");
     }
     assert_eq!(election.run(&mut transfer), (Transferred::Done, 1));
@@ -115,7 +116,7 @@ fn missing_key_refuses_the_transfer_and_changes_nothing() {
     }
 }
 
-/// The transaction was applied and its reply lost: the missing holder is this transfer's own work.
+/// The transaction was applied and its reply lost: the transfer itself deleted the holder's key.
 #[test]
 fn lost_reply_is_settled_as_done() {
     let mut election = Election::new(3);
@@ -123,12 +124,12 @@ fn lost_reply_is_settled_as_done() {
     let read = election.send(&transfer);
     transfer.handle(read);
     election.send(&transfer).unwrap();
-    assert!(matches!(transfer.handle(Err(lost())), Step::Retry(_)));
+    assert!(matches!(transfer.handle(Err(lost())), ExchangeStep::Retry(_)));
     assert_eq!(election.run(&mut transfer).0, Transferred::Done);
     assert_eq!(election.left(), [3]);
 }
 
-/// A request that is applied after a later one finds that the holder's key is gone.
+/// A request that is applied after a later one finds the holder's key deleted.
 #[test]
 fn late_request_changes_nothing() {
     let mut election = Election::new(4);
@@ -149,7 +150,7 @@ fn only_permanent_errors_end_a_transfer() {
     let election = Election::new(3);
     let mut transfer = election.transfer(2);
     let unavailable = StoreError::Unavailable(Cause::new("no connection"));
-    assert!(matches!(transfer.handle(Err(unavailable)), Step::Retry(_)));
+    assert!(matches!(transfer.handle(Err(unavailable)), ExchangeStep::Retry(_)));
     assert!(matches!(transfer.request(), StoreRequest::Get(_)));
-    assert!(matches!(transfer.handle(Err(StoreError::Closed)), Step::Done(Err(_))));
+    assert!(matches!(transfer.handle(Err(StoreError::Closed)), ExchangeStep::Done(Err(_))));
 }

@@ -30,8 +30,8 @@ fn put(store: &mut Keyspace, key: &'static str, id: i64) {
     store.apply(&Txn::new().then(Op::put_leased(key, "old", lease(id))), NOW).unwrap();
 }
 
-fn entry(key: &'static str, mode: Mode) -> KeyPut {
-    KeyPut { key: key.into(), value: "new".into(), mode, wish: Wish(1) }
+fn entry(key: &'static str, mode: PutMode) -> KeyPut {
+    KeyPut { key: key.into(), value: "new".into(), mode, registration: RegistrationId(1) }
 }
 
 /// Key, value and lease of all that is stored.
@@ -67,7 +67,7 @@ fn key_of_another_client_is_not_replaced() {
     let mut store = store();
     put(&mut store, "other", 3);
     put(&mut store, "own", 2);
-    let entries = ["absent", "other", "own"].map(|key| entry(key, Mode::Create)).to_vec();
+    let entries = ["absent", "other", "own"].map(|key| entry(key, PutMode::Create)).to_vec();
     let outcomes = run(&mut store, entries, |_| ());
     let outcome = |key: &str| outcomes.iter().find(|(found, _)| found == key).unwrap().1.clone();
     assert!(matches!(outcome("absent"), KeyOutcome::Done(_)), "{outcomes:?}");
@@ -85,10 +85,10 @@ fn key_of_another_client_is_not_replaced() {
 
 /// Between the two requests the own key is deleted and another client takes it.
 #[test]
-fn key_that_changed_between_two_requests_is_left_alone() {
+fn key_changed_between_requests_is_kept() {
     let mut store = store();
     put(&mut store, "a", 2);
-    let outcomes = run(&mut store, vec![entry("a", Mode::Restore)], |store| put(store, "a", 3));
+    let outcomes = run(&mut store, vec![entry("a", PutMode::Restore)], |store| put(store, "a", 3));
     assert!(matches!(outcomes[0].1, KeyOutcome::Failed), "{outcomes:?}");
     assert_eq!(stored(&mut store), [("a".into(), "old".into(), Some(lease(3)))]);
 }
@@ -96,12 +96,13 @@ fn key_that_changed_between_two_requests_is_left_alone() {
 #[test]
 fn overwriting_keys_travel_apart_from_conditional_ones() {
     let mut store = store();
-    let entries = vec![entry("a", Mode::Create), entry("b", Mode::Overwrite), entry("c", Mode::Restore)];
+    let entries =
+        vec![entry("a", PutMode::Create), entry("b", PutMode::Overwrite), entry("c", PutMode::Restore)];
     let requests = PutRequest::split(lease(1), vec![lease(1)], entries, &Limits::EMBEDDED);
     let conditions: Vec<usize> = requests.iter().map(|request| request.txn().when.len()).collect();
     assert_eq!(conditions, [0, 2]);
     let limits = Limits { txn_ops_max: 2, ..Limits::EMBEDDED };
-    let entries = ["a", "b", "c", "d", "e"].map(|key| entry(key, Mode::Overwrite)).to_vec();
+    let entries = ["a", "b", "c", "d", "e"].map(|key| entry(key, PutMode::Overwrite)).to_vec();
     let requests = PutRequest::split(lease(1), vec![lease(1)], entries, &limits);
     assert_eq!(requests.iter().map(|request| request.txn().then.len()).collect::<Vec<_>>(), [2, 2, 1]);
     for request in requests {
@@ -126,7 +127,7 @@ fn delete_leaves_keys_of_other_clients() {
     assert_eq!(stored(&mut store), [("c".into(), "old".into(), Some(lease(3)))]);
 }
 
-/// A lost reply of one round counts, although the next round is answered.
+/// A lost reply of one batch counts, although the next batch succeeds.
 #[test]
 fn failed_delete_of_one_lease_is_retried() {
     let mut request = DeleteRequest::new(vec![lease(1), lease(2)], vec!["a".into()]);

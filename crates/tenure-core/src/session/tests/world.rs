@@ -1,4 +1,4 @@
-//! A session and a store, and what is between them, in virtual time.
+//! A session, a store and the network between them, in virtual time.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::lease::{Grant, LeaseId, Renewal};
 use crate::limits::Limits;
 use crate::revision::Revision;
 use crate::session::{
-    Action, DeleteRequest, LeaseUserId, Mode, Notice, Plan, PutProgress, PutReply, PutRequest, Session,
+    DeleteRequest, LeaseUserId, PutMode, PutProgress, PutReply, PutRequest, Session, SessionConfig,
+    SessionEvent, SessionOutput,
 };
 use crate::time::Moment;
 use crate::txn::{Txn, TxnReply};
@@ -23,19 +24,19 @@ pub(super) enum Network {
     Works,
     /// Nothing reaches the store.
     Down,
-    /// Everything reaches the store, no answer comes back.
-    LosesAnswers,
+    /// All requests reach the store; their replies are lost.
+    LosesReplies,
 }
 
-/// A session, a store, and what is between them.
-pub(super) struct World {
+/// A session, a store and the network between them.
+pub(super) struct SessionWorld {
     pub(super) now: Moment,
     pub(super) store: Keyspace,
     pub(super) session: Session,
     pub(super) watch: WatchId,
     pub(super) network: Network,
     pub(super) lease_counter: i64,
-    pub(super) notices: Vec<Notice>,
+    pub(super) notices: Vec<SessionEvent>,
     pub(super) requests: Vec<&'static str>,
     /// Leases that the session has revoked.
     pub(super) ended: Vec<LeaseId>,
@@ -43,15 +44,15 @@ pub(super) struct World {
     pub(super) refuses_puts: bool,
 }
 
-impl World {
-    pub(super) fn new() -> World {
-        World::with(Plan::DEFAULT)
+impl SessionWorld {
+    pub(super) fn new() -> SessionWorld {
+        SessionWorld::with(SessionConfig::DEFAULT)
     }
 
-    pub(super) fn with(plan: Plan) -> World {
+    pub(super) fn with(plan: SessionConfig) -> SessionWorld {
         let mut store = Keyspace::new(Limits::EMBEDDED);
         let watch = store.watch(Selection::everything(), WatchStart::Now, Moment::ORIGIN).unwrap();
-        World {
+        SessionWorld {
             now: Moment::ORIGIN,
             store,
             session: Session::new(plan).unwrap(),
@@ -66,7 +67,7 @@ impl World {
     }
 
     pub(super) fn register(&mut self, key: &'static str) {
-        self.session.register(key.into(), "v".into(), None, Mode::Overwrite, self.now).unwrap();
+        self.session.register(key.into(), "v".into(), None, PutMode::Overwrite, self.now).unwrap();
         self.settle();
     }
 
@@ -87,21 +88,22 @@ impl World {
         self.settle();
     }
 
-    /// Does what the session asks and tells it what the store shows, until both are quiet.
+    /// Sends the session's requests and shows it the store's changes until neither has anything
+    /// left.
     pub(super) fn settle(&mut self) {
         for _ in 0..10_000 {
             self.store.expire(self.now);
-            if let Some(action) = self.session.poll_action() {
+            if let Some(action) = self.session.poll_output() {
                 self.perform(action);
             } else if !self.show() {
-                self.notices.extend(std::iter::from_fn(|| self.session.poll_notice()));
+                self.notices.extend(std::iter::from_fn(|| self.session.poll_event()));
                 return;
             }
         }
         panic!("the session never comes to rest");
     }
 
-    /// Shows one change to the session; a watch shows nothing while the store cannot be reached.
+    /// Shows one change to the session. A watch shows nothing while the store is unreachable.
     pub(super) fn show(&mut self) -> bool {
         if self.network != Network::Works {
             return false;
@@ -121,12 +123,12 @@ impl World {
         true
     }
 
-    /// What the caller of the store sees.
-    pub(super) fn answer<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    /// The reply that the session receives.
+    pub(super) fn reply<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match self.network {
             Network::Works => result,
             Network::Down => Err(StoreError::Unavailable(Cause::new("down"))),
-            Network::LosesAnswers => Err(StoreError::Ambiguous(Cause::new("lost"))),
+            Network::LosesReplies => Err(StoreError::Ambiguous(Cause::new("lost"))),
         }
     }
 
@@ -134,32 +136,32 @@ impl World {
         self.network != Network::Down
     }
 
-    pub(super) fn perform(&mut self, action: Action) {
+    pub(super) fn perform(&mut self, action: SessionOutput) {
         let now = self.now;
         match action {
-            Action::Grant { slot, epoch, ttl } => {
+            SessionOutput::Grant { slot, epoch, ttl } => {
                 self.requests.push("grant");
                 self.lease_counter += 1;
                 let id = LeaseId::new(self.lease_counter).unwrap();
                 let granted = if self.is_reached() { self.store.grant(id, ttl, now) } else { Ok(ttl) };
-                let answer = self.answer(granted.map(|ttl| Grant { id, ttl, asked_at: now }));
+                let answer = self.reply(granted.map(|ttl| Grant { id, ttl, asked_at: now }));
                 let is_doubtful = matches!(answer, Err(StoreError::Ambiguous(_)));
                 self.session.handle_granted(slot, epoch, &answer, 1.0, now);
                 if is_doubtful {
-                    self.session.handle_doubtful_grant(id, ttl, now);
+                    self.session.handle_ambiguous_grant(id, ttl, now);
                 }
             }
-            Action::Renew { slot, epoch, lease } => {
+            SessionOutput::Renew { slot, epoch, lease } => {
                 self.requests.push("renew");
                 let renewed = if self.is_reached() { self.store.renew(lease, now) } else { None };
                 let renewal = renewed.map_or(Renewal::Gone, |ttl| Renewal::Renewed { ttl, asked_at: now });
-                let answer = self.answer(Ok(renewal));
+                let answer = self.reply(Ok(renewal));
                 self.session.handle_renewed(slot, epoch, &answer, 1.0, now);
             }
-            Action::Put { slot, epoch, lease, ours, entries } => {
+            SessionOutput::Put { slot, epoch, lease, own_leases, entries } => {
                 self.requests.push("put");
                 let mut whole = PutReply::default();
-                for request in PutRequest::split(lease, ours, entries, &Limits::EMBEDDED) {
+                for request in PutRequest::split(lease, own_leases, entries, &Limits::EMBEDDED) {
                     let reply = self.put(&request.txn());
                     whole.merge(match request.handle(reply) {
                         PutProgress::Done(reply) => reply,
@@ -171,16 +173,16 @@ impl World {
                 }
                 self.session.handle_put(slot, epoch, whole.outcomes, whole.lease, 1.0, now);
             }
-            Action::Delete { slot, epoch, ours, keys } => {
+            SessionOutput::Delete { slot, epoch, own_leases, keys } => {
                 self.requests.push("delete");
-                let mut request = DeleteRequest::new(ours, keys);
+                let mut request = DeleteRequest::new(own_leases, keys);
                 while let Some(txns) = request.txns() {
                     let replies = txns.iter().map(|txn| self.apply(txn)).collect();
                     request.handle(replies);
                 }
                 self.session.handle_deleted(slot, epoch, request.finish().outcomes, 1.0, now);
             }
-            Action::Revoke { epoch, lease } => {
+            SessionOutput::Revoke { epoch, lease } => {
                 self.requests.push("revoke");
                 let revoked = match self.is_reached() {
                     true => self.store.revoke(lease, now),
@@ -189,21 +191,21 @@ impl World {
                 if self.is_reached() {
                     self.ended.push(lease);
                 }
-                let answer = self.answer(revoked);
+                let answer = self.reply(revoked);
                 self.session.handle_revoked(lease, epoch, &answer, 1.0, now);
             }
         }
     }
 
-    /// Borrows a lease, and keeps what was lent as a holder would.
-    pub(super) fn lend(&mut self) -> LeaseUserId {
-        let loan = self.session.lend(None, self.now).unwrap();
+    /// Requests a lease, and keeps it as a holder would.
+    pub(super) fn request_lease(&mut self) -> LeaseUserId {
+        let user = self.session.request_lease(None, self.now).unwrap();
         self.settle();
-        loan
+        user
     }
 
-    pub(super) fn give_back(&mut self, loan: LeaseUserId) {
-        self.session.give_back(loan, self.now);
+    pub(super) fn release_lease(&mut self, user: LeaseUserId) {
+        self.session.release_lease(user, self.now);
         self.settle();
     }
 
@@ -211,7 +213,7 @@ impl World {
         if self.refuses_puts { Err(StoreError::Unavailable(Cause::new("no space"))) } else { self.apply(txn) }
     }
 
-    /// Applies a transaction, as far as the network lets it through.
+    /// Applies a transaction if the network passes it on.
     fn apply(&mut self, txn: &Txn) -> Result<TxnReply, StoreError> {
         let result = if self.is_reached() {
             self.store.apply(txn, self.now)
@@ -219,7 +221,7 @@ impl World {
             Err(StoreError::Unavailable(Cause::new("down")))
         };
         match (self.network, result) {
-            (Network::LosesAnswers, _) => Err(StoreError::Ambiguous(Cause::new("lost"))),
+            (Network::LosesReplies, _) => Err(StoreError::Ambiguous(Cause::new("lost"))),
             (Network::Works | Network::Down, result) => result,
         }
     }
@@ -229,7 +231,7 @@ impl World {
         page.pairs.into_iter().map(|pair| pair.key).collect()
     }
 
-    pub(super) fn told(&self, wanted: impl Fn(&Notice) -> bool) -> usize {
+    pub(super) fn count(&self, wanted: impl Fn(&SessionEvent) -> bool) -> usize {
         self.notices.iter().filter(|notice| wanted(notice)).count()
     }
 }

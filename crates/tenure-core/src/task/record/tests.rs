@@ -20,7 +20,7 @@ fn broken() -> TaskMessage {
 #[test]
 fn a_task_without_a_record_is_runnable_in_its_first_attempt() {
     let task = StateRecord::default();
-    assert_eq!((task.state, task.attempt(), task.errors.len()), (State::Runnable, 1, 0));
+    assert_eq!((task.state, task.attempt(), task.errors.len()), (TaskStatus::Runnable, 1, 0));
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_record_is_stored_as_plain_json() {
 
 #[test]
 fn the_least_that_may_be_there_is_read_and_the_rest_kept() {
-    assert_eq!(StateRecord::decode(br#"{"state":"paused"}"#).unwrap().state, State::Paused);
+    assert_eq!(StateRecord::decode(br#"{"state":"paused"}"#).unwrap().state, TaskStatus::Paused);
     let newer = br#"{"v":1,"state":"runnable","updated_at":0,"zone":"eu"}"#;
     let again = StateRecord::decode(newer).unwrap().encode();
     assert!(std::str::from_utf8(&again).unwrap().contains(r#""zone":"eu""#));
@@ -68,12 +68,12 @@ fn what_is_no_state_says_so() {
 #[test]
 fn what_leaves_things_as_they_are_is_not_stored() {
     for (state, message) in [
-        (State::Runnable, TaskMessage::Run),
-        (State::Runnable, TaskMessage::Release),
-        (State::Runnable, TaskMessage::Checkpoint { blob: None }),
-        (State::Paused, TaskMessage::Pause),
-        (State::Sleeping { until: Timestamp(9) }, TaskMessage::Sleep { until: Timestamp(9) }),
-        (State::Fault, TaskMessage::Release),
+        (TaskStatus::Runnable, TaskMessage::Run),
+        (TaskStatus::Runnable, TaskMessage::Release),
+        (TaskStatus::Runnable, TaskMessage::Checkpoint { blob: None }),
+        (TaskStatus::Paused, TaskMessage::Pause),
+        (TaskStatus::Sleeping { until: Timestamp(9) }, TaskMessage::Sleep { until: Timestamp(9) }),
+        (TaskStatus::Fault, TaskMessage::Release),
     ] {
         let before = StateRecord { state, updated_at: Timestamp(1), ..StateRecord::default() };
         let mut task = before.clone();
@@ -87,7 +87,7 @@ fn a_checkpoint_changes_the_record_once_and_no_state() {
     let mut task = StateRecord::default();
     let save = || TaskMessage::Checkpoint { blob: Some(Checkpoint::new("half").unwrap()) };
     assert_eq!(said(&mut task, save(), 5), Ok(Applied::Changed));
-    assert_eq!((task.state, task.updated_at, task.history.len()), (State::Runnable, Timestamp(5), 0));
+    assert_eq!((task.state, task.updated_at, task.history.len()), (TaskStatus::Runnable, Timestamp(5), 0));
     assert_eq!(said(&mut task, save(), 6), Ok(Applied::Same));
     assert_eq!(task.checkpoint.unwrap().bytes(), "half");
 }
@@ -97,21 +97,21 @@ fn a_fault_counts_once_and_giving_up_is_no_second_one() {
     let mut task = StateRecord::default();
     let _ = said(&mut task, broken(), 4).unwrap();
     let _ = said(&mut task, TaskMessage::Error { message: "enough".to_owned() }, 5).unwrap();
-    assert_eq!((task.state, task.faults, task.errors.len()), (State::Failed, 1, 1));
+    assert_eq!((task.state, task.faults, task.errors.len()), (TaskStatus::Failed, 1, 1));
     assert_eq!(task.reason.as_deref(), Some("enough"));
 }
 
 #[test]
 fn a_fault_found_in_the_store_is_decided_by_whoever_finds_it() {
-    let mut task = StateRecord { state: State::Fault, ..StateRecord::default() };
+    let mut task = StateRecord { state: TaskStatus::Fault, ..StateRecord::default() };
     assert_eq!(task.settle(Timestamp(0), &node(), &ErrorRate::default()), Applied::Changed);
-    assert_eq!(task.state, State::Sleeping { until: Timestamp(600_000) });
+    assert_eq!(task.state, TaskStatus::Sleeping { until: Timestamp(600_000) });
     assert_eq!(task.settle(Timestamp(0), &node(), &ErrorRate::default()), Applied::Same);
 }
 
 #[test]
 fn a_failure_of_a_task_that_takes_none_changes_nothing() {
-    let before = StateRecord { state: State::Paused, ..StateRecord::default() };
+    let before = StateRecord { state: TaskStatus::Paused, ..StateRecord::default() };
     let mut task = before.clone();
     assert!(task.fail("late", Timestamp(5), &node(), &ErrorRate::default()).is_err());
     assert_eq!(task, before);
@@ -121,7 +121,7 @@ fn a_failure_of_a_task_that_takes_none_changes_nothing() {
 fn a_killed_task_says_why() {
     let mut task = StateRecord::default();
     let _ = said(&mut task, TaskMessage::Kill { reason: Some("too expensive".to_owned()) }, 5).unwrap();
-    assert_eq!((task.state, task.reason.as_deref()), (State::Killed, Some("too expensive")));
+    assert_eq!((task.state, task.reason.as_deref()), (TaskStatus::Killed, Some("too expensive")));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn failed_task_shows_number_of_its_last_attempt() {
         task.note_attempt(lost(started));
     }
     let _ = task.quarantine("3 claims in a row were lost", Timestamp(9), &node()).unwrap();
-    assert_eq!((task.state, task.attempt(), task.faults), (State::Failed, 3, 0));
+    assert_eq!((task.state, task.attempt(), task.faults), (TaskStatus::Failed, 3, 0));
     assert_eq!(task.errors.len(), 1);
 }
 
@@ -256,7 +256,7 @@ fn retried_task_keeps_its_checkpoint_unless_completed() {
     assert_eq!(completed.retried(at, &node).unwrap().checkpoint, None);
     let _ = task.quarantine("it kills its workers", at, &node).unwrap();
     let retried = task.retried(Timestamp(9), &node).unwrap();
-    assert_eq!((retried.state, &retried.checkpoint), (State::Runnable, &task.checkpoint));
+    assert_eq!((retried.state, &retried.checkpoint), (TaskStatus::Runnable, &task.checkpoint));
     assert_eq!((retried.errors.len(), retried.faults, retried.attempt()), (0, 0, 1));
     assert_eq!((retried.reason, retried.updated_at), (None, Timestamp(9)));
 }

@@ -5,7 +5,7 @@ use super::*;
 const UNTIL: Timestamp = Timestamp(7);
 const LATER: Timestamp = Timestamp(9);
 
-fn states() -> Vec<State> {
+fn states() -> Vec<TaskStatus> {
     TaskState::ALL.into_iter().map(|kind| kind.until(Some(UNTIL)).unwrap()).collect()
 }
 
@@ -73,11 +73,11 @@ fn a_terminal_state_takes_no_message() {
 
 #[test]
 fn only_sleep_says_until_when() {
-    let sleeping = State::Sleeping { until: UNTIL };
+    let sleeping = TaskStatus::Sleeping { until: UNTIL };
     assert_eq!(transition(sleeping, &TaskMessage::Release), Ok(sleeping));
     assert_eq!(transition(sleeping, &TaskMessage::Checkpoint { blob: None }), Ok(sleeping));
     let again = transition(sleeping, &TaskMessage::Sleep { until: LATER });
-    assert_eq!(again, Ok(State::Sleeping { until: LATER }));
+    assert_eq!(again, Ok(TaskStatus::Sleeping { until: LATER }));
 }
 
 #[test]

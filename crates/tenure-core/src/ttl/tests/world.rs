@@ -1,7 +1,9 @@
-//! Two candidates who share a value by mistake, one model storage, and a network that delays and loses what it likes.
+//! Two candidates that share a value by mistake, one storage model, and a network with delays and
+//! losses.
 //!
-//! Requests are applied late, answered later, answered although they were never applied, and applied without an reply. The
-//! storage gives each insert and swap its whole TTL from when it was *applied*.
+//! Requests are applied late, replies arrive later, some report requests that were never applied,
+//! and some are lost. The storage gives each insert and swap its whole TTL from when it was
+//! *applied*.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +11,16 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What becomes of one request.
+/// The outcome of one request.
 #[derive(Clone, Copy, Debug)]
 struct Delivery {
     applied_after_ms: u64,
     replied_after_ms: u64,
-    kind: Kind,
+    kind: DeliveryKind,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum DeliveryKind {
     Replied,
     AppliedReplyLost,
     NeverArrived,
@@ -28,11 +30,11 @@ enum Kind {
 
 fn delivery() -> impl Strategy<Value = Delivery> {
     let kind = prop_oneof![
-        6 => Just(Kind::Replied),
-        1 => Just(Kind::AppliedReplyLost),
-        1 => Just(Kind::NeverArrived),
-        1 => Just(Kind::Refused),
-        1 => Just(Kind::Hangs),
+        6 => Just(DeliveryKind::Replied),
+        1 => Just(DeliveryKind::AppliedReplyLost),
+        1 => Just(DeliveryKind::NeverArrived),
+        1 => Just(DeliveryKind::Refused),
+        1 => Just(DeliveryKind::Hangs),
     ];
     (0..1_500_u64, 0..1_500_u64, kind).prop_map(|(applied_after_ms, replied_after_ms, kind)| Delivery {
         applied_after_ms,
@@ -42,37 +44,37 @@ fn delivery() -> impl Strategy<Value = Delivery> {
 }
 
 #[derive(Clone, Copy)]
-enum Event {
+enum TtlEvent {
     Arrives { candidate: usize, nonce: u64, request: StorageRequest, sent_at: u64, delivery: Delivery },
     Replies { candidate: usize, nonce: u64, request: StorageRequest, sent_at: u64, reply: StorageReply },
     Releases { candidate: usize },
 }
 
-struct Candidate {
+struct TtlCandidate {
     election: TtlElection,
     nonce: u64,
 }
 
-struct World {
+struct TtlWorld {
     now: u64,
-    events: BTreeMap<(u64, u64), Event>,
+    events: BTreeMap<(u64, u64), TtlEvent>,
     next_event: u64,
     /// The nonce that is stored, and until when.
     stored: Option<(u64, u64)>,
-    candidates: Vec<Candidate>,
+    candidates: Vec<TtlCandidate>,
     deliveries: std::vec::IntoIter<Delivery>,
     terms_led: usize,
 }
 
 const TTL_MS: u64 = 4_000;
 
-impl World {
-    fn new(deliveries: Vec<Delivery>) -> World {
-        let candidates = (0..2).map(|nonce| Candidate {
+impl TtlWorld {
+    fn new(deliveries: Vec<Delivery>) -> TtlWorld {
+        let candidates = (0..2).map(|nonce| TtlCandidate {
             election: TtlElection::new(config(FencingSupport::None), at(0)),
             nonce,
         });
-        World {
+        TtlWorld {
             now: 0,
             events: BTreeMap::new(),
             next_event: 0,
@@ -83,7 +85,7 @@ impl World {
         }
     }
 
-    fn after(&mut self, ms: u64, event: Event) {
+    fn after(&mut self, ms: u64, event: TtlEvent) {
         self.next_event += 1;
         self.events.insert((self.now + ms, self.next_event), event);
     }
@@ -93,7 +95,7 @@ impl World {
         for index in 0..self.candidates.len() {
             while let Some(request) = self.candidates[index].election.poll_request(at(self.now)) {
                 let Some(delivery) = self.deliveries.next() else { return };
-                let event = Event::Arrives {
+                let event = TtlEvent::Arrives {
                     candidate: index,
                     nonce: self.candidates[index].nonce,
                     request,
@@ -137,31 +139,31 @@ impl World {
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: TtlEvent) {
         match event {
-            Event::Releases { candidate } => {
+            TtlEvent::Releases { candidate } => {
                 let election = &mut self.candidates[candidate].election;
                 election.release(at(self.now));
                 election.handle_stopped(at(self.now));
             }
-            Event::Arrives { candidate, nonce, request, sent_at, delivery } => {
+            TtlEvent::Arrives { candidate, nonce, request, sent_at, delivery } => {
                 let reply = match delivery.kind {
-                    Kind::Replied => self.apply(nonce, request),
-                    Kind::AppliedReplyLost => {
+                    DeliveryKind::Replied => self.apply(nonce, request),
+                    DeliveryKind::AppliedReplyLost => {
                         self.apply(nonce, request);
                         Unknown
                     }
-                    Kind::NeverArrived => Unknown,
-                    Kind::Refused => NotApplied,
-                    Kind::Hangs => {
+                    DeliveryKind::NeverArrived => Unknown,
+                    DeliveryKind::Refused => NotApplied,
+                    DeliveryKind::Hangs => {
                         self.apply(nonce, request);
                         return;
                     }
                 };
-                let event = Event::Replies { candidate, nonce, request, sent_at, reply };
+                let event = TtlEvent::Replies { candidate, nonce, request, sent_at, reply };
                 self.after(delivery.replied_after_ms, event);
             }
-            Event::Replies { candidate, nonce, request, sent_at, reply } => {
+            TtlEvent::Replies { candidate, nonce, request, sent_at, reply } => {
                 let candidate = &mut self.candidates[candidate];
                 if candidate.nonce == nonce {
                     candidate.election.handle_reply(request, at(sent_at), reply, 0.5, at(self.now));
@@ -187,9 +189,9 @@ impl World {
 
 /// Runs until the deliveries are used up. Returns how often a candidate was seen leading.
 fn run(deliveries: Vec<Delivery>, releases: Vec<(usize, u64)>) -> usize {
-    let mut world = World::new(deliveries);
+    let mut world = TtlWorld::new(deliveries);
     for (candidate, ms) in releases {
-        world.after(ms, Event::Releases { candidate });
+        world.after(ms, TtlEvent::Releases { candidate });
     }
     world.send_requests();
     while world.deliveries.len() > 0 {
@@ -212,16 +214,16 @@ proptest! {
 /// The property above would also hold for machines that never lead.
 #[test]
 fn reliable_network_nearly_always_has_a_leader() {
-    let good = Delivery { applied_after_ms: 5, replied_after_ms: 5, kind: Kind::Replied };
+    let good = Delivery { applied_after_ms: 5, replied_after_ms: 5, kind: DeliveryKind::Replied };
     assert!(run(vec![good; 100], Vec::new()) > 90);
 }
 
 #[test]
 fn confirmed_release_leaves_nothing_stored() {
-    let good = Delivery { applied_after_ms: 5, replied_after_ms: 5, kind: Kind::Replied };
-    let mut world = World::new(vec![good; 10]);
+    let good = Delivery { applied_after_ms: 5, replied_after_ms: 5, kind: DeliveryKind::Replied };
+    let mut world = TtlWorld::new(vec![good; 10]);
     world.candidates.truncate(1);
-    world.after(500, Event::Releases { candidate: 0 });
+    world.after(500, TtlEvent::Releases { candidate: 0 });
     world.send_requests();
     while world.now < 4_000 {
         world.step();

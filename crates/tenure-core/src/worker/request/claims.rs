@@ -20,12 +20,12 @@ use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::revision::{Revision, Token};
 use crate::txn::{Op, OpReply, Txn, TxnReply};
-use crate::worker::input::{ClaimReply, Won};
+use crate::worker::input::{ClaimReply, WonClaim};
 use crate::worker::output::ClaimRequest;
 
 /// How claims learn of states and commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Reading {
+pub enum ClaimReadMode {
     /// As many as can are one transaction, and ask whether there are any.
     #[default]
     Bundled,
@@ -49,24 +49,24 @@ const BUNDLE: usize = 40;
 
 /// Which way of reading has paid of late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Habit {
+pub struct ClaimModeHistory {
     each_for: u32,
     apart_for: u32,
 }
 
-impl Habit {
+impl ClaimModeHistory {
     /// How the next request reads.
-    pub fn next_reading(&mut self) -> Reading {
+    pub fn next_reading(&mut self) -> ClaimReadMode {
         if let Some(left) = self.each_for.checked_sub(1) {
             self.each_for = left;
-            return Reading::Each;
+            return ClaimReadMode::Each;
         }
         match self.apart_for.checked_sub(1) {
             Some(left) => {
                 self.apart_for = left;
-                Reading::Together
+                ClaimReadMode::Together
             }
-            None => Reading::Bundled,
+            None => ClaimReadMode::Bundled,
         }
     }
 
@@ -84,29 +84,29 @@ impl Habit {
 /// Claims in one request, until all of them are answered.
 #[derive(Clone, Debug)]
 pub struct ClaimBatch {
-    claims: Vec<Asked>,
+    claims: Vec<ClaimTxn>,
     /// Which of them asks for all; none if each reads for itself.
     asks_for_all: Option<usize>,
     /// Whether they are asked for in bundles.
     is_bundled: bool,
     /// Whether a bundle was refused.
     was_refused: bool,
-    looked: Option<Looked>,
+    looked: Option<ClaimReadback>,
 }
 
 #[derive(Clone, Debug)]
-struct Asked {
+struct ClaimTxn {
     ask: ClaimRequest,
     lease: LeaseId,
-    reading: Reading,
+    reading: ClaimReadMode,
     /// Whether an answer said too little: then it may be ours already.
     is_second: bool,
-    answer: Option<ClaimReply>,
+    reply: Option<ClaimReply>,
 }
 
 /// What came of asking for all.
 #[derive(Clone, Copy, Debug)]
-struct Looked {
+struct ClaimReadback {
     at: Revision,
     /// Whether there is nothing.
     is_blank: bool,
@@ -114,24 +114,24 @@ struct Looked {
 
 impl ClaimBatch {
     /// These claims, each under its lease.
-    pub fn new(claims: Vec<(ClaimRequest, LeaseId)>, reading: Reading) -> ClaimBatch {
+    pub fn new(claims: Vec<(ClaimRequest, LeaseId)>, reading: ClaimReadMode) -> ClaimBatch {
         let is_new = |(_, (ask, _)): &(usize, &(ClaimRequest, LeaseId))| !ask.is_again;
         let mut new = claims.iter().enumerate().filter(is_new).map(|(n, _)| n);
         // One by itself gains nothing by asking for all.
         let asks_for_all = match reading {
-            Reading::Bundled | Reading::Together => new.next().and(new.next_back()),
-            Reading::Each => None,
+            ClaimReadMode::Bundled | ClaimReadMode::Together => new.next().and(new.next_back()),
+            ClaimReadMode::Each => None,
         };
         // What was asked before may be there, and then it must not fail the others.
-        let is_bundled = reading == Reading::Bundled
+        let is_bundled = reading == ClaimReadMode::Bundled
             && asks_for_all.is_some()
             && claims.iter().all(|(ask, _)| !ask.is_again);
-        let asked = |(ask, lease): (ClaimRequest, LeaseId)| {
+        let requested = |(ask, lease): (ClaimRequest, LeaseId)| {
             let is_together = asks_for_all.is_some() && !ask.is_again;
-            let reading = if is_together { Reading::Together } else { Reading::Each };
-            Asked { ask, lease, reading, is_second: false, answer: None }
+            let reading = if is_together { ClaimReadMode::Together } else { ClaimReadMode::Each };
+            ClaimTxn { ask, lease, reading, is_second: false, reply: None }
         };
-        let claims = claims.into_iter().map(asked).collect();
+        let claims = claims.into_iter().map(requested).collect();
         ClaimBatch { claims, asks_for_all, is_bundled, was_refused: false, looked: None }
     }
 
@@ -140,9 +140,9 @@ impl ClaimBatch {
         if self.is_bundled {
             return self.claims.chunks(BUNDLE).map(|bundle| bundled(bundle, layout)).collect();
         }
-        let open = self.claims.iter().enumerate().filter(|(_, asked)| asked.answer.is_none());
-        open.map(|(n, asked)| {
-            let mut txn = claim(layout, &asked.ask, asked.lease, asked.reading);
+        let open = self.claims.iter().enumerate().filter(|(_, requested)| requested.reply.is_none());
+        open.map(|(n, requested)| {
+            let mut txn = claim(layout, &requested.ask, requested.lease, requested.reading);
             if self.asks_for_all == Some(n) {
                 for get in looks(&self.claims, layout) {
                     txn = txn.then(Op::Get(get.clone())).otherwise(Op::Get(get));
@@ -158,23 +158,25 @@ impl ClaimBatch {
         if std::mem::take(&mut self.is_bundled) {
             return self.handle_bundles(replies);
         }
-        let open: Vec<usize> = (0..self.claims.len()).filter(|n| self.claims[*n].answer.is_none()).collect();
+        let open: Vec<usize> = (0..self.claims.len()).filter(|n| self.claims[*n].reply.is_none()).collect();
         assert!(open.len() == replies.len(), "every claim that is not answered was asked");
         if let Some(n) = self.asks_for_all.take() {
             let place = open.iter().position(|open| *open == n);
             self.looked = place.and_then(|place| look(replies[place].as_ref().ok()?));
         }
         for (n, reply) in open.into_iter().zip(replies) {
-            let asked = &mut self.claims[n];
-            asked.answer = match reply {
-                Ok(reply) if asked.reading == Reading::Together => asked.known(&reply, self.looked),
-                reply => Some(match read_claim(&asked.ask, asked.lease, reply) {
-                    ClaimReply::NotDone if asked.is_second => ClaimReply::Unknown,
-                    answer => answer,
+            let requested = &mut self.claims[n];
+            requested.reply = match reply {
+                Ok(reply) if requested.reading == ClaimReadMode::Together => {
+                    requested.known(&reply, self.looked)
+                }
+                reply => Some(match read_claim(&requested.ask, requested.lease, reply) {
+                    ClaimReply::NotDone if requested.is_second => ClaimReply::Ambiguous,
+                    reply => reply,
                 }),
             };
-            if asked.answer.is_none() {
-                asked.ask_again();
+            if requested.reply.is_none() {
+                requested.ask_again();
             }
         }
     }
@@ -192,23 +194,24 @@ impl ClaimBatch {
                         self.looked = looked;
                     }
                     let mut results = reply.results.into_iter();
-                    for asked in bundle {
-                        let results = results.by_ref().take(results_len(&asked.ask)).collect();
+                    for requested in bundle {
+                        let results = results.by_ref().take(results_len(&requested.ask)).collect();
                         let reply = TxnReply { succeeded: true, revision: reply.revision, results };
-                        asked.answer = asked.known(&reply, looked);
-                        if asked.answer.is_none() {
-                            asked.ask_again();
+                        requested.reply = requested.known(&reply, looked);
+                        if requested.reply.is_none() {
+                            requested.ask_again();
                         }
                     }
                 }
                 // Nothing has happened, and whose fault that is each has to be asked.
                 Ok(_) | Err(StoreError::LeaseNotFound | StoreError::Invalid(_)) => {
                     self.was_refused = true;
-                    bundle.iter_mut().for_each(|asked| asked.reading = Reading::Each);
+                    bundle.iter_mut().for_each(|requested| requested.reading = ClaimReadMode::Each);
                 }
                 Err(error) => {
-                    for asked in bundle {
-                        asked.answer = Some(read_claim(&asked.ask, asked.lease, Err(error.clone())));
+                    for requested in bundle {
+                        requested.reply =
+                            Some(read_claim(&requested.ask, requested.lease, Err(error.clone())));
                     }
                 }
             }
@@ -216,21 +219,21 @@ impl ClaimBatch {
     }
 
     /// Whether all of them are answered.
-    pub fn is_answered(&self) -> bool {
-        self.claims.iter().all(|asked| asked.answer.is_some())
+    pub fn has_reply(&self) -> bool {
+        self.claims.iter().all(|requested| requested.reply.is_some())
     }
 
     /// The answers, in the order of the claims.
-    pub fn into_answers(self) -> Vec<ClaimReply> {
-        self.claims.into_iter().map(|asked| asked.answer.unwrap_or(ClaimReply::Unknown)).collect()
+    pub fn into_replies(self) -> Vec<ClaimReply> {
+        self.claims.into_iter().map(|requested| requested.reply.unwrap_or(ClaimReply::Ambiguous)).collect()
     }
 }
 
 /// Claims as one transaction.
-fn bundled(bundle: &[Asked], layout: &Layout) -> Txn {
+fn bundled(bundle: &[ClaimTxn], layout: &Layout) -> Txn {
     let mut txn = Txn::new();
-    for Asked { ask, lease, .. } in bundle {
-        let Txn { when, then, .. } = claim(layout, ask, *lease, Reading::Bundled);
+    for ClaimTxn { ask, lease, .. } in bundle {
+        let Txn { when, then, .. } = claim(layout, ask, *lease, ClaimReadMode::Bundled);
         txn.when.extend(when);
         txn.then.extend(then);
     }
@@ -239,10 +242,10 @@ fn bundled(bundle: &[Asked], layout: &Layout) -> Txn {
 }
 
 /// Whether there is any state and any command among the tasks of claims that do not read for themselves: one of each says so.
-fn looks(claims: &[Asked], layout: &Layout) -> Vec<Get> {
-    let together = || claims.iter().filter(|asked| asked.reading == Reading::Together);
+fn looks(claims: &[ClaimTxn], layout: &Layout) -> Vec<Get> {
+    let together = || claims.iter().filter(|requested| requested.reading == ClaimReadMode::Together);
     let look = |key: fn(TaskId) -> Key| {
-        let keys = || together().map(|asked| layout.encode(&key(asked.ask.task.clone())));
+        let keys = || together().map(|requested| layout.encode(&key(requested.ask.task.clone())));
         let (first, last) = keys().min().zip(keys().max())?;
         let end = Selection::Key(last).end()?;
         Some(Get { values: ValueMode::Omitted, ..Get::new(Selection::Range(first, end)).limit(1) })
@@ -258,19 +261,19 @@ fn results_len(ask: &ClaimRequest) -> usize {
     2 + usize::from(ask.has_props)
 }
 
-impl Asked {
+impl ClaimTxn {
     /// It is ours already, or was meant to be; the next answer says everything.
     fn ask_again(&mut self) {
-        (self.reading, self.is_second, self.ask.is_again) = (Reading::Each, true, true);
+        (self.reading, self.is_second, self.ask.is_again) = (ClaimReadMode::Each, true, true);
     }
 
     /// What came of a claim that read nothing itself; none if that has to be asked.
-    fn known(&self, reply: &TxnReply, looked: Option<Looked>) -> Option<ClaimReply> {
+    fn known(&self, reply: &TxnReply, looked: Option<ClaimReadback>) -> Option<ClaimReply> {
         if !reply.succeeded {
             return match read_claim(&self.ask, self.lease, Ok(reply.clone())) {
                 // It finds itself.
-                ClaimReply::Unknown => None,
-                answer => Some(answer),
+                ClaimReply::Ambiguous => None,
+                reply => Some(reply),
             };
         }
         let looked = looked.filter(|looked| looked.is_blank && looked.at >= reply.revision)?;
@@ -281,15 +284,22 @@ impl Asked {
             Some(_) | None => None,
         };
         let (token, lease, revision) = (Token(reply.revision), self.lease, looked.at);
-        Some(ClaimReply::Ours(Box::new(Won { token, lease, revision, props, state: None, command: None })))
+        Some(ClaimReply::Won(Box::new(WonClaim {
+            token,
+            lease,
+            revision,
+            props,
+            state: None,
+            command: None,
+        })))
     }
 }
 
 /// What the last two reads of a reply say.
-fn look(reply: &TxnReply) -> Option<Looked> {
+fn look(reply: &TxnReply) -> Option<ClaimReadback> {
     let reads = reply.results.get(reply.results.len().checked_sub(LOOKS)?..)?;
     let is_blank = |read: &OpReply| matches!(read, OpReply::Get(page) if page.pairs.is_empty());
-    Some(Looked { at: reply.revision, is_blank: reads.iter().all(is_blank) })
+    Some(ClaimReadback { at: reply.revision, is_blank: reads.iter().all(is_blank) })
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use crate::layout::{Key, Layout};
 use crate::record::{Record, ResultRecord, Timestamp};
 use crate::txn::{Condition, Op, OpReply, Txn, TxnReply};
 use crate::worker::input::{EndedPage, ResultsPage, RetentionReply};
-use crate::worker::output::{EndedTask, RetentionAsk, RetentionStep, Swept};
+use crate::worker::output::{EndedTask, ExpiredKey, RetentionRequest, RetentionStep};
 
 /// One step of retention.
-pub fn retention(layout: &Layout, ask: &RetentionAsk) -> Txn {
+pub fn retention(layout: &Layout, ask: &RetentionRequest) -> Txn {
     match &ask.step {
         RetentionStep::Read { after, limit } => {
             // Values are props, which nothing here needs.
@@ -53,7 +53,7 @@ pub fn retention(layout: &Layout, ask: &RetentionAsk) -> Txn {
 }
 
 /// Only what was read is deleted: a command that was sent since is another one, and a worker may have handled this one.
-fn delete(swept: &Swept) -> Txn {
+fn delete(swept: &ExpiredKey) -> Txn {
     Txn::new()
         .when(Condition::modified_at(swept.key.clone(), swept.modified))
         .then(Op::delete(swept.key.clone()))
@@ -62,7 +62,7 @@ fn delete(swept: &Swept) -> Txn {
 /// What came of a step.
 pub fn read_retained(
     layout: &Layout,
-    ask: &RetentionAsk,
+    ask: &RetentionRequest,
     reply: Result<TxnReply, StoreError>,
 ) -> RetentionReply {
     let Ok(reply) = reply else { return RetentionReply::NotDone };
@@ -109,10 +109,10 @@ fn read_entry(layout: &Layout, pair: &KeyValue) -> Option<EndedTask> {
 }
 
 /// A key that the layout does not have, and a record that cannot be read, are another program's.
-fn read_result(layout: &Layout, pair: &KeyValue) -> Option<(Swept, Option<Timestamp>)> {
+fn read_result(layout: &Layout, pair: &KeyValue) -> Option<(ExpiredKey, Option<Timestamp>)> {
     let Key::CommandResult(_) = layout.parse(&pair.key)? else { return None };
     let record = ResultRecord::decode(&pair.value).ok()?;
-    Some((Swept { key: pair.key.clone(), modified: pair.modified }, record.expires_at))
+    Some((ExpiredKey { key: pair.key.clone(), modified: pair.modified }, record.expires_at))
 }
 
 /// The keys of a selection behind one of them.

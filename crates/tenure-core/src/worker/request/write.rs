@@ -1,51 +1,58 @@
 //! One write of a node, from the action that requests it to the event that reports it.
 
-use super::{answer, give_back, read_answered, read_given_back, read_retained, read_saved, retention, save};
+use super::{
+    read_command_acked, read_released, read_retained, read_state_written, release_claim, reply, retention,
+    save,
+};
 use crate::error::StoreError;
 use crate::id::{ClaimId, NodeId, TaskId};
 use crate::layout::Layout;
 use crate::revision::Token;
 use crate::txn::{Txn, TxnReply};
-use crate::worker::input::Event;
-use crate::worker::output::{Answer, RetentionAsk, Save};
+use crate::worker::input::WorkerInput;
+use crate::worker::output::{CommandAck, RetentionRequest, StateWrite};
 
 /// One write.
 #[derive(Clone, Debug)]
 pub enum NodeWrite {
-    /// [`Action::Save`](crate::worker::Action::Save).
-    Save(Box<Save>),
-    /// [`Action::GiveBack`](crate::worker::Action::GiveBack).
-    GiveBack(TaskId, Token, ClaimId),
-    /// [`Action::Answer`](crate::worker::Action::Answer).
-    Answer(Box<Answer>),
-    /// [`Action::Retain`](crate::worker::Action::Retain).
-    Retain(Box<RetentionAsk>),
+    /// [`WorkerOutput::WriteState`](crate::worker::WorkerOutput::WriteState).
+    WriteState(Box<StateWrite>),
+    /// [`WorkerOutput::ReleaseClaim`](crate::worker::WorkerOutput::ReleaseClaim).
+    ReleaseClaim(TaskId, Token, ClaimId),
+    /// [`WorkerOutput::AckCommand`](crate::worker::WorkerOutput::AckCommand).
+    AckCommand(Box<CommandAck>),
+    /// [`WorkerOutput::Retain`](crate::worker::WorkerOutput::Retain).
+    Retain(Box<RetentionRequest>),
 }
 
 impl NodeWrite {
     /// The transaction of this node.
     pub fn txn(&self, layout: &Layout, node: &NodeId) -> Txn {
         match self {
-            NodeWrite::Save(asked) => save(layout, asked),
-            NodeWrite::GiveBack(task, token, claim) => give_back(layout, task, *token, claim),
-            NodeWrite::Answer(asked) => answer(layout, node, asked),
-            NodeWrite::Retain(asked) => retention(layout, asked),
+            NodeWrite::WriteState(requested) => save(layout, requested),
+            NodeWrite::ReleaseClaim(task, token, claim) => release_claim(layout, task, *token, claim),
+            NodeWrite::AckCommand(requested) => reply(layout, node, requested),
+            NodeWrite::Retain(requested) => retention(layout, requested),
         }
     }
 
     /// What its reply means to the machine.
-    pub fn read(self, layout: &Layout, reply: Result<TxnReply, StoreError>) -> Event {
+    pub fn read(self, layout: &Layout, reply: Result<TxnReply, StoreError>) -> WorkerInput {
         match self {
-            NodeWrite::Save(save) => {
-                Event::Saved { answer: read_saved(&save, reply), task: save.task, epoch: save.epoch }
+            NodeWrite::WriteState(save) => WorkerInput::StateWritten {
+                reply: read_state_written(&save, reply),
+                task: save.task,
+                epoch: save.epoch,
+            },
+            NodeWrite::ReleaseClaim(task, token, _) => {
+                WorkerInput::ClaimReleased { task, token, reply: read_released(&reply) }
             }
-            NodeWrite::GiveBack(task, token, _) => {
-                Event::GivenBack { task, token, answer: read_given_back(&reply) }
+            NodeWrite::AckCommand(ack) => {
+                WorkerInput::CommandAcked { epoch: ack.epoch, reply: read_command_acked(&reply) }
             }
-            NodeWrite::Answer(answer) => {
-                Event::Answered { epoch: answer.epoch, answer: read_answered(&reply) }
+            NodeWrite::Retain(ask) => {
+                WorkerInput::Retained { reply: read_retained(layout, &ask, reply), ask }
             }
-            NodeWrite::Retain(ask) => Event::Retained { reply: read_retained(layout, &ask, reply), ask },
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Who claims what, and when.
 
 use super::events::{ms, seconds, task};
-use super::process::Process;
-use super::wire::Fate;
-use super::world::World;
+use super::process::WorkerProcess;
+use super::wire::WireFault;
+use super::world::WorkerWorld;
 use crate::balance::{Class, Demand, Load};
 use crate::id::NodeId;
 use crate::layout::Key;
@@ -13,13 +13,13 @@ use crate::revision::{Revision, Token};
 use crate::snapshot::FeedItem;
 use crate::time::Moment;
 use crate::txn::{Op, Txn};
-use crate::worker::peers::{Backlog, Company};
-use crate::worker::request::{ClaimBatch, Reading};
-use crate::worker::{Action, ClaimReply, Event, Feed, Notice};
+use crate::worker::peers::{Peers, UnownedBacklog};
+use crate::worker::request::{ClaimBatch, ClaimReadMode};
+use crate::worker::{ClaimReply, FeedId, WorkerEvent, WorkerInput, WorkerOutput};
 
 #[test]
 fn a_task_that_nobody_owns_is_claimed_and_run() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.pass(ms(10));
     assert_eq!(world.runs_on("a"), Some(0));
@@ -28,7 +28,7 @@ fn a_task_that_nobody_owns_is_claimed_and_run() {
 
 #[test]
 fn a_claim_answered_after_the_session_was_lost_is_given_back_and_never_run() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.holds_answers = true;
     world.submit("a");
     world.pass(ms(10));
@@ -37,7 +37,7 @@ fn a_claim_answered_after_the_session_was_lost_is_given_back_and_never_run() {
     world.release_answers();
     world.pass(ms(10));
     assert_eq!((world.owner("a"), world.starts_of("a")), (None, 0));
-    assert!(world.has_noticed(0, |notice| matches!(notice, Notice::GivenBack { .. })));
+    assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::LateClaimReleased { .. })));
     world.pass(seconds(30));
     assert_eq!(
         (world.runs_on("a"), world.starts_of("a")),
@@ -50,14 +50,14 @@ fn a_claim_answered_after_the_session_was_lost_is_given_back_and_never_run() {
 /// was another, the answer was lost, and its record showed a life of the node that was over; on the lease that was renewed for the new one.
 #[test]
 fn a_claim_from_before_the_node_joined_again_is_given_back_although_its_answer_was_lost() {
-    let mut world = World::calm(1);
-    world.fate = Fate::LosesAnswer;
+    let mut world = WorkerWorld::calm(1);
+    world.fate = WireFault::LosesReply;
     world.submit("a");
     world.pass(ms(2));
-    world.fate = Fate::Works;
+    world.fate = WireFault::Works;
     world.lose_place(0);
     assert_eq!(world.owner("a").as_deref(), Some("n0"), "the store has it");
-    world.tell(0, Event::Joined { incarnation: Token(Revision(1_000)) });
+    world.tell(0, WorkerInput::Joined { incarnation: Token(Revision(1_000)) });
     world.pass(seconds(8));
     assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1), "given back, and then claimed");
 }
@@ -66,21 +66,21 @@ fn a_claim_from_before_the_node_joined_again_is_given_back_although_its_answer_w
 /// stopped its tasks and forgot them, and since the claims' lease lived on nobody could ever run them again.
 #[test]
 fn claims_that_outlive_the_nodes_own_key_are_given_back() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.pass(ms(10));
     assert_eq!(world.runs_on("a"), Some(0));
     world.lose_place(0);
     world.pass(ms(10));
     assert_eq!((world.runs_on("a"), world.owner("a")), (None, None), "stopped first, then given back");
-    world.tell(0, Event::Joined { incarnation: Token(Revision(1_000)) });
+    world.tell(0, WorkerInput::Joined { incarnation: Token(Revision(1_000)) });
     world.pass(seconds(5));
     assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 2));
 }
 
 #[test]
 fn a_claim_answered_after_its_task_was_deleted_is_never_run() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.holds_answers = true;
     world.submit("a");
     world.pass(ms(10));
@@ -93,43 +93,43 @@ fn a_claim_answered_after_its_task_was_deleted_is_never_run() {
 
 #[test]
 fn a_claim_under_a_lease_that_ended_meanwhile_is_given_back_too() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.holds_answers = true;
     world.submit("a");
     world.pass(ms(10));
     let over = world.processes[0].lease.unwrap();
     world.lend_another(0);
-    world.tell(0, Event::LeaseOver { lease: over, why: LossReason::Lapsed });
+    world.tell(0, WorkerInput::LeaseLost { lease: over, why: LossReason::Lapsed });
     world.release_answers();
     world.settle();
-    assert!(world.has_noticed(0, |notice| matches!(notice, Notice::GivenBack { .. })));
+    assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::LateClaimReleased { .. })));
     assert_eq!(world.starts_of("a"), 1);
     assert_ne!(world.processes[0].handlers[&task("a")].start.lease, over, "it is claimed anew");
 }
 
 #[test]
 fn a_claim_whose_answer_was_lost_is_known_again_by_its_nonce() {
-    let mut world = World::calm(1);
-    world.fate = Fate::LosesAnswer;
+    let mut world = WorkerWorld::calm(1);
+    world.fate = WireFault::LosesReply;
     world.submit("a");
     world.pass(ms(2));
-    world.fate = Fate::Works;
+    world.fate = WireFault::Works;
     world.settle();
     assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1));
-    assert_eq!(world.processes[0].machine.tally().won, 1);
+    assert_eq!(world.processes[0].machine.stats().won, 1);
 }
 
 /// The first request was applied and its reply lost; the second was certainly not done. The claim is in the store, so it is asked for again.
 #[test]
 fn ambiguous_claim_is_asked_again_after_a_failed_retry() {
-    let mut world = World::calm(1);
-    world.fate = Fate::LosesAnswer;
+    let mut world = WorkerWorld::calm(1);
+    world.fate = WireFault::LosesReply;
     world.submit("a");
     world.pass(ms(2));
     let claim = world.get(&Key::TaskOwner(task("a"))).map(|pair| pair.created);
-    world.fate = Fate::NotDone;
+    world.fate = WireFault::NotDone;
     world.pass(ms(500));
-    world.fate = Fate::Works;
+    world.fate = WireFault::Works;
     world.pass(seconds(20));
     assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1));
     assert_eq!(
@@ -141,25 +141,25 @@ fn ambiguous_claim_is_asked_again_after_a_failed_retry() {
 
 #[test]
 fn a_claim_whose_answer_was_lost_and_that_arrives_late_is_one_claim() {
-    let mut world = World::calm(1);
-    world.fate = Fate::Late;
+    let mut world = WorkerWorld::calm(1);
+    world.fate = WireFault::Late;
     world.submit("a");
     world.pass(ms(2));
-    world.fate = Fate::Works;
+    world.fate = WireFault::Works;
     world.pass(seconds(20));
     assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1));
 }
 
 /// A record of a claim that the first node must have asked for, and knows nothing of.
-fn unknown_claim(world: &World) -> String {
-    let Process { incarnation, settings, .. } = &world.processes[0];
-    let (incarnation, seed) = (incarnation.unwrap(), settings.seed);
+fn unknown_claim(world: &WorkerWorld) -> String {
+    let WorkerProcess { incarnation, config, .. } = &world.processes[0];
+    let (incarnation, seed) = (incarnation.unwrap(), config.seed);
     format!(r#"{{"node":"n0","incarnation":{incarnation},"nonce":"{seed:016x}-lost"}}"#)
 }
 
 #[test]
 fn a_claim_of_ours_that_nobody_asked_for_is_given_back() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     let owner = unknown_claim(&world);
     world.submit_as("a", r#"{"ended":true}"#, None);
     world.put_raw(&Key::TaskOwner(task("a")), &owner);
@@ -171,7 +171,7 @@ fn a_claim_of_ours_that_nobody_asked_for_is_given_back() {
 /// the next claim of ours. The board shows our name, and the answer says that it is not this claim.
 #[test]
 fn a_claim_that_arrives_when_another_is_asked_is_given_back() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     let owner = unknown_claim(&world);
     world.holds_answers = true;
     world.submit("a");
@@ -186,11 +186,11 @@ fn a_claim_that_arrives_when_another_is_asked_is_given_back() {
 /// A claim was asked twice because the first answer was lost. The task was run and released, and then the first request arrived after all.
 #[test]
 fn a_claim_that_arrives_after_its_task_was_released_is_given_back() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     world.holds_answers = true;
-    world.finish("a", crate::worker::Outcome::Release);
+    world.finish("a", crate::worker::HandlerEnd::Release);
     world.pass(ms(5));
     assert_eq!(world.owner("a"), None);
     let owner = unknown_claim(&world);
@@ -203,7 +203,7 @@ fn a_claim_that_arrives_after_its_task_was_released_is_given_back() {
 
 #[test]
 fn a_claim_of_an_earlier_life_of_the_node_is_left_to_lapse() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     world.crash(0);
@@ -219,7 +219,7 @@ fn a_claim_of_an_earlier_life_of_the_node_is_left_to_lapse() {
 
 #[test]
 fn the_first_rank_claims_at_once_and_nobody_races() {
-    let mut world = World::calm(3);
+    let mut world = WorkerWorld::calm(3);
     for n in 0..30 {
         world.submit(&format!("t{n}"));
     }
@@ -227,13 +227,13 @@ fn the_first_rank_claims_at_once_and_nobody_races() {
     assert!(world.shares().iter().sum::<usize>() >= 25, "all but those above somebody's share");
     world.settle();
     assert_eq!(world.shares(), [10, 10, 10]);
-    let tries: u64 = world.processes.iter().map(|process| process.machine.tally().tries).sum();
-    assert_eq!(tries, 30, "nobody tried for nothing");
+    let claims_sent: u64 = world.processes.iter().map(|process| process.machine.stats().claims_sent).sum();
+    assert_eq!(claims_sent, 30, "nobody tried for nothing");
 }
 
 #[test]
 fn a_task_whose_first_node_is_silent_goes_to_the_next_after_a_delay() {
-    let mut world = World::calm(2);
+    let mut world = WorkerWorld::calm(2);
     world.processes[0].is_cut = true;
     for n in 0..8 {
         world.submit(&format!("t{n}"));
@@ -247,52 +247,52 @@ fn a_task_whose_first_node_is_silent_goes_to_the_next_after_a_delay() {
 
 #[test]
 fn nobody_claims_on_half_a_picture() {
-    let mut world = World::calm(1);
-    world.fate = Fate::NotDone;
+    let mut world = WorkerWorld::calm(1);
+    world.fate = WireFault::NotDone;
     world.submit("a");
     world.pass(ms(4));
-    let tries = world.processes[0].machine.tally().tries;
-    assert_eq!((tries, world.owner("a")), (1, None), "it failed, and would be tried again");
-    world.fate = Fate::Works;
-    world.tell(0, Event::Seen(Feed::Tasks, FeedItem::SnapshotBegin));
+    let claims_sent = world.processes[0].machine.stats().claims_sent;
+    assert_eq!((claims_sent, world.owner("a")), (1, None), "it failed, and would be tried again");
+    world.fate = WireFault::Works;
+    world.tell(0, WorkerInput::FeedItem(FeedId::Tasks, FeedItem::SnapshotBegin));
     world.pass(seconds(5));
-    assert_eq!(world.processes[0].machine.tally().tries, tries);
+    assert_eq!(world.processes[0].machine.stats().claims_sent, claims_sent);
     let revision = world.store.revision();
-    world.tell(0, Event::Seen(Feed::Tasks, FeedItem::Synced(revision)));
+    world.tell(0, WorkerInput::FeedItem(FeedId::Tasks, FeedItem::Synced(revision)));
     world.pass(ms(10));
     assert_eq!(world.runs_on("a"), Some(0));
 }
 
 #[test]
 fn nobody_claims_before_it_knows_who_is_frozen() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     let pair = world.get(&Key::Task(task("a"))).unwrap();
-    let settings = world.processes[0].settings.clone();
-    let mut node = Process::new(settings, world.layout.clone()).machine;
+    let config = world.processes[0].config.clone();
+    let mut node = WorkerProcess::new(config, world.layout.clone()).machine;
     let (now, incarnation) = (world.clock(0), Token(Revision(2)));
     let whole = || FeedItem::Synced(Revision(9));
     for event in [
-        Event::Joined { incarnation },
-        Event::Seen(Feed::Tasks, FeedItem::Put(pair)),
-        Event::Seen(Feed::Tasks, whole()),
-        Event::Seen(Feed::Nodes, whole()),
+        WorkerInput::Joined { incarnation },
+        WorkerInput::FeedItem(FeedId::Tasks, FeedItem::Put(pair)),
+        WorkerInput::FeedItem(FeedId::Tasks, whole()),
+        WorkerInput::FeedItem(FeedId::Nodes, whole()),
     ] {
         node.handle(event, now);
     }
-    let claims = |node: &mut crate::worker::Node| {
-        std::iter::from_fn(|| node.poll_action())
-            .filter(|action| matches!(action, Action::Claim { .. }))
+    let claims = |node: &mut crate::worker::WorkerMachine| {
+        std::iter::from_fn(|| node.poll_output())
+            .filter(|action| matches!(action, WorkerOutput::Claim { .. }))
             .count()
     };
     assert_eq!(claims(&mut node), 0);
-    node.handle(Event::Seen(Feed::Frozen, whole()), now);
+    node.handle(WorkerInput::FeedItem(FeedId::Frozen, whole()), now);
     assert_eq!(claims(&mut node), 1);
 }
 
 #[test]
 fn a_lost_session_stops_every_task_and_writes_nothing_for_it() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     for name in ["a", "b", "c"] {
         world.submit(name);
     }
@@ -302,8 +302,8 @@ fn a_lost_session_stops_every_task_and_writes_nothing_for_it() {
     world.pass(ms(8_800));
     assert_eq!(world.processes[0].handlers.len(), 0, "all have stopped before the lease is over");
     assert_eq!(world.store.revision(), before, "and nothing was written");
-    let lost = |notice: &Notice| matches!(notice, Notice::Lost { why: LossReason::Lapsed, .. });
-    assert_eq!(world.processes[0].notices.iter().filter(|notice| lost(notice)).count(), 3);
+    let lost = |notice: &WorkerEvent| matches!(notice, WorkerEvent::Lost { why: LossReason::Lapsed, .. });
+    assert_eq!(world.processes[0].events.iter().filter(|notice| lost(notice)).count(), 3);
     world.processes[0].is_cut = false;
     world.pass(seconds(10));
     assert_eq!(world.processes[0].handlers.len(), 3, "after the rejoin they are claimed again");
@@ -311,14 +311,14 @@ fn a_lost_session_stops_every_task_and_writes_nothing_for_it() {
 
 #[test]
 fn a_lease_that_is_over_stops_only_what_hangs_on_it() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let old = world.processes[0].lease.unwrap();
     world.lend_another(0);
     world.submit("b");
     world.pass(ms(20));
-    world.tell(0, Event::LeaseOver { lease: old, why: LossReason::Lapsed });
+    world.tell(0, WorkerInput::LeaseLost { lease: old, why: LossReason::Lapsed });
     world.pass(ms(5));
     world.settle();
     assert_eq!((world.starts_of("a"), world.starts_of("b")), (2, 1), "only one of them began again");
@@ -326,7 +326,7 @@ fn a_lease_that_is_over_stops_only_what_hangs_on_it() {
 
 #[test]
 fn a_claim_that_somebody_deletes_is_lost_and_its_handler_stops() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let key = world.layout.encode(&Key::TaskOwner(task("a")));
@@ -344,13 +344,13 @@ fn a_claim_that_somebody_deletes_is_lost_and_its_handler_stops() {
 
 #[test]
 fn a_done_task_is_not_resurrected_by_a_claim_that_comes_late() {
-    let mut world = World::calm(2);
+    let mut world = WorkerWorld::calm(2);
     world.submit("a");
     world.pass(ms(10));
     let n = world.runs_on("a").unwrap();
     let other = 1 - n;
     world.processes[other].is_cut = true;
-    world.finish("a", crate::worker::Outcome::Done);
+    world.finish("a", crate::worker::HandlerEnd::Completed);
     world.pass(ms(10));
     assert!(!world.exists("a"));
     // The other one still sees the task as it was, without an owner.
@@ -364,16 +364,16 @@ fn a_done_task_is_not_resurrected_by_a_claim_that_comes_late() {
         is_again: false,
     };
     let lease = world.processes[n].lease.unwrap();
-    let mut request = ClaimBatch::new(vec![(ask, lease)], Reading::Each);
+    let mut request = ClaimBatch::new(vec![(ask, lease)], ClaimReadMode::Each);
     let txn = request.txns(&world.layout).remove(0);
     request.handle(vec![world.store.apply(&txn, world.now)]);
-    assert_eq!(request.into_answers(), [ClaimReply::Gone]);
+    assert_eq!(request.into_replies(), [ClaimReply::TaskGone]);
     assert_eq!(world.owner("a"), None);
 }
 
 #[test]
 fn a_task_that_has_ended_is_accepted_and_not_run_until_it_is_forgotten() {
-    let mut world = World::calm(2);
+    let mut world = WorkerWorld::calm(2);
     world.submit_as("a", r#"{"ended":true}"#, None);
     world.pass(seconds(10));
     assert_eq!(world.starts_of("a"), 0);
@@ -384,18 +384,18 @@ fn a_task_that_has_ended_is_accepted_and_not_run_until_it_is_forgotten() {
 
 #[test]
 fn a_stored_end_is_respected_even_if_the_record_does_not_tell_of_it() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.put_raw(&Key::TaskState(task("a")), r#"{"state":"failed"}"#);
     world.submit_as("a", "{}", None);
     world.pass(seconds(300));
     assert_eq!((world.starts_of("a"), world.exists("a"), world.owner("a")), (0, true, None));
-    assert_eq!(world.processes[0].machine.tally().won, 1, "one look is enough");
+    assert_eq!(world.processes[0].machine.stats().won, 1, "one look is enough");
 }
 
 #[test]
 fn a_node_runs_only_what_it_can() {
-    let mut world = World::new(1, 1);
-    world.processes[0].settings.wanted.kinds.insert("mail".to_owned());
+    let mut world = WorkerWorld::new(1, 1);
+    world.processes[0].config.selector.kinds.insert("mail".to_owned());
     world.crash(0);
     world.settle();
     world.submit_as("m", r#"{"kind":"mail"}"#, None);
@@ -406,8 +406,8 @@ fn a_node_runs_only_what_it_can() {
 
 #[test]
 fn a_node_holds_no_more_than_its_capacity_and_goes_on_when_there_is_room() {
-    let mut world = World::new(1, 1);
-    world.processes[0].settings.capacity = Some(2);
+    let mut world = WorkerWorld::new(1, 1);
+    world.processes[0].config.capacity = Some(2);
     world.crash(0);
     world.settle();
     for name in ["a", "b", "c"] {
@@ -415,14 +415,14 @@ fn a_node_holds_no_more_than_its_capacity_and_goes_on_when_there_is_room() {
     }
     world.pass(seconds(9));
     assert_eq!(world.shares(), [2]);
-    world.finish("a", crate::worker::Outcome::Done);
+    world.finish("a", crate::worker::HandlerEnd::Completed);
     world.settle();
     assert_eq!(world.runs_on("c"), Some(0));
 }
 
 #[test]
 fn claims_go_out_120_at_a_time_and_two_requests_at_once() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.holds_answers = true;
     world.submit("first");
     world.pass(ms(5));
@@ -439,35 +439,36 @@ fn claims_go_out_120_at_a_time_and_two_requests_at_once() {
 
 #[test]
 fn whoever_ranks_before_us_has_a_head_start_that_lasts_while_it_is_busy() {
-    let world = World::calm(1);
+    let world = WorkerWorld::calm(1);
     let (me, other) = (NodeId::parse("me").unwrap(), NodeId::parse("other").unwrap());
-    let mut company = Company::new(me, world.layout.clone());
+    let mut peers = Peers::new(me, world.layout.clone());
     let record = super::world::node_record(MemberState::Ready);
     let key = world.layout.encode(&Key::Node(other.clone()));
     let (created, modified, version, lease) = (Revision(2), Revision(2), 1, None);
     let pair = crate::kv::KeyValue { key, value: record, created, modified, version, lease };
     let at = Moment::from_ms;
-    company.handle_node(FeedItem::Put(pair), at(0));
-    assert!(company.handle_node(FeedItem::Synced(Revision(2)), at(0)));
+    peers.handle_node(FeedItem::Put(pair), at(0));
+    assert!(peers.handle_node(FeedItem::Synced(Revision(2)), at(0)));
     let unowned = Demand::of(Class::ANY, Load { tasks: 100, weight: 100 });
     let claiming = Demand::default();
-    let backlog = Backlog { unowned: &unowned, claiming: &claiming, step: ms(250), patience: seconds(3) };
+    let backlog =
+        UnownedBacklog { unowned: &unowned, claiming: &claiming, step: ms(250), patience: seconds(3) };
     let tasks = (0..100).map(|n| task(&format!("t{n}")));
     let (mine, theirs): (Vec<_>, Vec<_>) =
-        tasks.partition(|task| company.turn(task, Class::ANY, at(0), backlog).rank == 0);
+        tasks.partition(|task| peers.turn(task, Class::ANY, at(0), backlog).rank == 0);
     assert!(mine.len() > 30 && theirs.len() > 30);
-    assert_eq!(company.turn(&mine[0], Class::ANY, at(5), backlog).at, at(5), "at once");
-    assert_eq!(company.turn(&theirs[0], Class::ANY, at(5), backlog).at, at(255), "a little later");
-    company.note_claim(&other, at(900));
-    assert_eq!(company.turn(&mine[0], Class::ANY, at(5), backlog).at, at(5));
+    assert_eq!(peers.turn(&mine[0], Class::ANY, at(5), backlog).at, at(5), "at once");
+    assert_eq!(peers.turn(&theirs[0], Class::ANY, at(5), backlog).at, at(255), "a little later");
+    peers.note_claim(&other, at(900));
+    assert_eq!(peers.turn(&mine[0], Class::ANY, at(5), backlog).at, at(5));
     assert_eq!(
-        company.turn(&theirs[0], Class::ANY, at(5), backlog).at,
+        peers.turn(&theirs[0], Class::ANY, at(5), backlog).at,
         at(1_150),
         "it is working through its share"
     );
-    company.note_claim(&other, at(2_990));
+    peers.note_claim(&other, at(2_990));
     assert_eq!(
-        company.turn(&theirs[0], Class::ANY, at(5), backlog).at,
+        peers.turn(&theirs[0], Class::ANY, at(5), backlog).at,
         at(3_005),
         "but nobody is waited for longer than three seconds"
     );

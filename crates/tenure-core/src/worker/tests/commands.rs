@@ -1,14 +1,14 @@
 //! Commands to tasks: none is lost, none is stolen, every sender is told.
 
 use super::events::{ms, seconds, task};
-use super::process::Handling;
-use super::wire::Fate;
-use super::world::World;
+use super::process::HandlerScript;
+use super::wire::WireFault;
+use super::world::WorkerWorld;
 use crate::id::CommandId;
 use crate::layout::Key;
 use crate::record::CommandOutcome::{Done, Expired, Malformed, Refused, Replaced};
-use crate::task::{Checkpoint, State, TaskMessage, TaskState};
-use crate::worker::{Event, Notice, Outcome};
+use crate::task::{Checkpoint, TaskMessage, TaskState, TaskStatus};
+use crate::worker::{HandlerEnd, WorkerEvent, WorkerInput};
 
 fn kill() -> TaskMessage {
     TaskMessage::Kill { reason: None }
@@ -16,12 +16,12 @@ fn kill() -> TaskMessage {
 
 #[test]
 fn a_pause_stops_the_handler_and_then_says_so() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let id = world.command("a", TaskMessage::Pause);
     world.settle();
-    assert_eq!((world.runs_on("a"), world.stands("a")), (None, Some(State::Paused)));
+    assert_eq!((world.runs_on("a"), world.stands("a")), (None, Some(TaskStatus::Paused)));
     assert_eq!(world.owner("a").as_deref(), Some("n0"), "a paused task has an owner");
     let result = world.result(&id).unwrap();
     assert_eq!((result.outcome, result.handled_by.as_str()), (Done, "n0"));
@@ -34,17 +34,21 @@ fn a_pause_stops_the_handler_and_then_says_so() {
 
 #[test]
 fn a_command_that_was_there_before_the_handler_is_obeyed_before_it_starts() {
-    let mut world = World::new(1, 7);
+    let mut world = WorkerWorld::new(1, 7);
     world.submit("a");
     let id = world.command("a", TaskMessage::Pause);
     world.settle();
-    assert_eq!((world.starts_of("a"), world.stands("a")), (0, Some(State::Paused)), "stop before run stops");
+    assert_eq!(
+        (world.starts_of("a"), world.stands("a")),
+        (0, Some(TaskStatus::Paused)),
+        "stop before run stops"
+    );
     assert_eq!(world.outcome(&id), Some(Done));
 }
 
 #[test]
 fn a_command_to_a_task_that_is_gone_does_not_reach_the_next_of_its_name() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     let id = world.command("a", kill());
     world.submit_as("a", "{}", None);
     world.settle();
@@ -53,7 +57,7 @@ fn a_command_to_a_task_that_is_gone_does_not_reach_the_next_of_its_name() {
 
 #[test]
 fn a_task_told_to_sleep_wakes_by_itself_and_one_told_to_run_wakes_at_once() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     world.command("a", TaskMessage::Sleep { until: world.in_ms(30_000) });
@@ -73,32 +77,32 @@ fn a_task_told_to_sleep_wakes_by_itself_and_one_told_to_run_wakes_at_once() {
 #[test]
 fn pause_then_kill_ends_killed_whenever_they_are_sent_and_both_are_told() {
     for moment in 0..200_u64 {
-        let mut world = World::calm(2);
+        let mut world = WorkerWorld::calm(2);
         world.is_stormy = true;
         world.dice.0 = moment;
-        world.handling = if moment % 3 == 0 { Handling::Random } else { Handling::Obedient };
+        world.handling = if moment % 3 == 0 { HandlerScript::Random } else { HandlerScript::Obedient };
         world.submit("a");
         world.pass(ms(moment * 3 % 200));
-        if world.stands("a").is_some_and(State::is_terminal) {
+        if world.stands("a").is_some_and(TaskStatus::is_terminal) {
             continue;
         }
         let pause = world.command("a", TaskMessage::Pause);
         if moment % 2 == 0 {
             world.pass(ms(moment % 7));
         }
-        if world.stands("a").is_some_and(State::is_terminal) {
+        if world.stands("a").is_some_and(TaskStatus::is_terminal) {
             continue;
         }
         let kill = world.command("a", kill());
         world.is_stormy = false;
         world.pass(seconds(40));
-        let is_stuck = |notice: &Notice| matches!(notice, Notice::Stuck { .. });
-        if world.processes.iter().any(|process| process.notices.iter().any(is_stuck)) {
+        let is_stuck = |notice: &WorkerEvent| matches!(notice, WorkerEvent::Stuck { .. });
+        if world.processes.iter().any(|process| process.events.iter().any(is_stuck)) {
             // A random handler may ignore its abort; then nothing may be stored for it.
             continue;
         }
         let end = world.stands("a");
-        assert_eq!(end, Some(State::Killed), "at {moment}");
+        assert_eq!(end, Some(TaskStatus::Killed), "at {moment}");
         assert!(matches!(world.outcome(&pause), Some(Done | Replaced)), "at {moment}");
         assert_eq!(world.outcome(&kill), Some(Done), "at {moment}");
         assert!(!world.exists("a"));
@@ -107,63 +111,65 @@ fn pause_then_kill_ends_killed_whenever_they_are_sent_and_both_are_told() {
 
 #[test]
 fn a_kill_that_waits_wins_over_whatever_the_handler_returns() {
-    for outcome in [Outcome::Done, Outcome::Fault("f".to_owned()), Outcome::Release, Outcome::Pause] {
-        let mut world = World::calm(1);
-        world.handling = Handling::Deaf;
+    for outcome in
+        [HandlerEnd::Completed, HandlerEnd::Fault("f".to_owned()), HandlerEnd::Release, HandlerEnd::Pause]
+    {
+        let mut world = WorkerWorld::calm(1);
+        world.handling = HandlerScript::Deaf;
         world.submit("a");
         world.settle();
         let id = world.command("a", kill());
         world.pass(ms(10));
         world.finish("a", outcome);
         world.settle();
-        assert_eq!((world.stands("a"), world.outcome(&id)), (Some(State::Killed), Some(Done)));
+        assert_eq!((world.stands("a"), world.outcome(&id)), (Some(TaskStatus::Killed), Some(Done)));
     }
 }
 
 #[test]
 fn done_with_another_command_waiting_completes_and_the_command_is_refused() {
-    let mut world = World::calm(1);
-    world.handling = Handling::Deaf;
+    let mut world = WorkerWorld::calm(1);
+    world.handling = HandlerScript::Deaf;
     world.submit("a");
     world.settle();
     let id = world.command("a", TaskMessage::Pause);
     world.pass(ms(10));
-    world.finish("a", Outcome::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.settle();
-    assert_eq!(world.stands("a"), Some(State::Completed));
+    assert_eq!(world.stands("a"), Some(TaskStatus::Completed));
     let result = world.result(&id).unwrap();
     assert_eq!((result.outcome, result.why.as_deref()), (Refused, Some("the task has completed before")));
 }
 
 #[test]
 fn done_beside_a_command_that_nobody_has_seen_yet_completes_and_answers_it() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let id = world.command("a", kill());
-    world.finish("a", Outcome::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.settle();
-    assert_eq!(world.stands("a"), Some(State::Killed), "the save found the command, and a kill wins");
+    assert_eq!(world.stands("a"), Some(TaskStatus::Killed), "the save found the command, and a kill wins");
     assert_eq!(world.outcome(&id), Some(Done));
 }
 
 #[test]
 fn a_fault_with_a_pause_waiting_is_counted_and_paused() {
-    let mut world = World::calm(1);
-    world.handling = Handling::Deaf;
+    let mut world = WorkerWorld::calm(1);
+    world.handling = HandlerScript::Deaf;
     world.submit("a");
     world.settle();
     let id = world.command("a", TaskMessage::Pause);
     world.pass(ms(10));
-    world.finish("a", Outcome::Fault("f".to_owned()));
+    world.finish("a", HandlerEnd::Fault("f".to_owned()));
     world.settle();
     let state = world.state("a").unwrap();
-    assert_eq!((state.state, state.faults, world.outcome(&id)), (State::Paused, 1, Some(Done)));
+    assert_eq!((state.state, state.faults, world.outcome(&id)), (TaskStatus::Paused, 1, Some(Done)));
 }
 
 #[test]
 fn what_the_table_does_not_allow_is_refused_and_changes_nothing() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.command("a", TaskMessage::Pause);
     world.settle();
@@ -180,7 +186,7 @@ fn what_the_table_does_not_allow_is_refused_and_changes_nothing() {
 
 #[test]
 fn a_command_that_makes_no_sense_is_answered_and_harms_nobody() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let odd = crate::record::CommandRecord { command: "dance".to_owned(), ..Default::default() };
@@ -192,28 +198,31 @@ fn a_command_that_makes_no_sense_is_answered_and_harms_nobody() {
     assert_eq!(world.runs_on("a"), Some(0));
     assert!(world.get(&Key::TaskCommand(task("a"))).is_none(), "it is set aside");
     assert!(
-        world.has_noticed(0, |n| matches!(n, Notice::CommandHandled { outcome: Malformed, id: None, .. }))
+        world.has_noticed(0, |n| matches!(
+            n,
+            WorkerEvent::CommandHandled { outcome: Malformed, id: None, .. }
+        ))
     );
 }
 
 /// A save that does not look at the command must not claim to know it: its answer may overtake the news of the command.
 #[test]
 fn a_command_put_just_before_another_save_is_not_forgotten() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let token = world.processes[0].handlers[&task("a")].token;
     world.news_take = Some(ms(500));
     let id = world.command("a", TaskMessage::Pause);
     let blob = Checkpoint::new("progress").unwrap();
-    world.tell(0, Event::Checkpoint { task: task("a"), token, ask: 1, blob });
+    world.tell(0, WorkerInput::Checkpoint { task: task("a"), token, ask: 1, blob });
     world.settle();
-    assert_eq!((world.outcome(&id), world.stands("a")), (Some(Done), Some(State::Paused)));
+    assert_eq!((world.outcome(&id), world.stands("a")), (Some(Done), Some(TaskStatus::Paused)));
 }
 
 #[test]
 fn run_and_checkpoint_are_answered_beside_a_running_handler() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let run = world.command("a", TaskMessage::Run);
@@ -230,7 +239,7 @@ fn run_and_checkpoint_are_answered_beside_a_running_handler() {
 
 #[test]
 fn a_command_to_release_moves_the_task() {
-    let mut world = World::calm(2);
+    let mut world = WorkerWorld::calm(2);
     world.submit("a");
     world.pass(ms(10));
     let first = world.runs_on("a").unwrap();
@@ -241,33 +250,33 @@ fn a_command_to_release_moves_the_task() {
 
 #[test]
 fn a_command_to_a_handler_that_does_not_stop_stays_unanswered_and_somebody_says_so() {
-    let mut world = World::calm(1);
-    world.handling = Handling::Deaf;
+    let mut world = WorkerWorld::calm(1);
+    world.handling = HandlerScript::Deaf;
     world.submit("a");
     world.settle();
     let id = world.command("a", kill());
     world.pass(seconds(30));
     assert_eq!((world.outcome(&id), world.stands("a"), world.exists("a")), (None, None, true));
-    assert!(world.has_noticed(0, |notice| matches!(notice, Notice::Stuck { .. })));
-    world.finish("a", Outcome::Aborted);
+    assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::Stuck { .. })));
+    world.finish("a", HandlerEnd::Aborted);
     world.settle();
     assert_eq!(
         (world.outcome(&id), world.stands("a")),
-        (Some(Done), Some(State::Killed)),
+        (Some(Done), Some(TaskStatus::Killed)),
         "until it ends after all"
     );
 }
 
 #[test]
 fn an_acknowledgement_whose_answer_was_lost_is_not_done_twice() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let id = world.command("a", TaskMessage::Error { message: "from outside".to_owned() });
     world.pass(ms(2));
-    world.fate = Fate::LosesAnswer;
+    world.fate = WireFault::LosesReply;
     world.pass(ms(4));
-    world.fate = Fate::Works;
+    world.fate = WireFault::Works;
     world.settle();
     let state = world.state("a").unwrap();
     assert_eq!((state.faults, world.outcome(&id)), (1, Some(Done)));
@@ -275,13 +284,13 @@ fn an_acknowledgement_whose_answer_was_lost_is_not_done_twice() {
 
 #[test]
 fn a_command_to_a_dead_task_waits_until_it_expires() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
-    world.finish("a", Outcome::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.settle();
     let id: CommandId = world.command("a", kill());
     world.settle();
-    assert_eq!((world.outcome(&id), world.stands("a")), (None, Some(State::Completed)));
+    assert_eq!((world.outcome(&id), world.stands("a")), (None, Some(TaskStatus::Completed)));
     assert!(world.get(&Key::TaskCommand(task("a"))).is_some());
 }

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use super::world::World;
+use super::world::WorkerWorld;
 use crate::audit::AuditEntry;
 use crate::client::{DeleteTask, NewTask, Origin, SendCommand, SendNodeCommand, SubmitError, SubmitTasks};
 use crate::command::NodeCommand;
 use crate::error::{Cause, StoreError};
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::id::{CommandId, NodeId, TaskId};
 use crate::kv::Get;
 use crate::layout::{COMMAND_EXPIRES_AFTER, Key};
 use crate::record::{
     AuditRecord, CommandOutcome, CommandRecord, OwnerRecord, Record, ResultRecord, Timestamp,
 };
-use crate::task::{State, TaskMessage};
+use crate::task::{TaskMessage, TaskStatus};
 use crate::txn::{Condition, Op, Txn};
-use crate::worker::{Event, Notice, Outcome};
+use crate::worker::{HandlerEnd, WorkerEvent, WorkerInput};
 
 pub(super) fn task(name: &str) -> TaskId {
     TaskId::parse(name).unwrap()
@@ -30,10 +30,10 @@ pub(super) fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-impl World {
+impl WorkerWorld {
     /// A world with these nodes, all joined and at rest.
-    pub(super) fn calm(nodes: usize) -> World {
-        let mut world = World::new(nodes, 7);
+    pub(super) fn calm(nodes: usize) -> WorkerWorld {
+        let mut world = WorkerWorld::new(nodes, 7);
         world.settle();
         world
     }
@@ -51,7 +51,7 @@ impl World {
             let is_lost = is_write && lost < 2 && self.is_stormy && self.dice.one_in(4);
             let reply = if is_lost { Err(StoreError::Ambiguous(Cause::new("lost"))) } else { reply };
             lost += usize::from(is_lost);
-            if let Step::Done(output) = exchange.handle(reply) {
+            if let ExchangeStep::Done(output) = exchange.handle(reply) {
                 return output;
             }
         }
@@ -147,7 +147,7 @@ impl World {
     /// Sends a command to a node as clients do. One to a node that is not there is put as by an older program.
     pub(super) fn order(&mut self, n: usize, command: NodeCommand) -> CommandId {
         let id = self.next_id();
-        let node = self.processes[n].settings.node.clone();
+        let node = self.processes[n].config.node.clone();
         let origin = self.origin();
         let send = SendNodeCommand::new(&self.layout, &node, command.clone(), (id.clone(), &origin));
         if self.run(send).is_ok() {
@@ -180,14 +180,14 @@ impl World {
     }
 
     /// A handler returns.
-    pub(super) fn finish(&mut self, name: &str, outcome: Outcome) {
+    pub(super) fn finish(&mut self, name: &str, outcome: HandlerEnd) {
         let n = self.runs_on(name).expect("it runs");
         let token = self.processes[n].handlers[&task(name)].token;
         self.end_handler(n, task(name), token, outcome);
     }
 
     /// How a task stands; none if nothing is stored.
-    pub(super) fn stands(&mut self, name: &str) -> Option<State> {
+    pub(super) fn stands(&mut self, name: &str) -> Option<TaskStatus> {
         self.state(name).map(|record| record.state)
     }
 
@@ -199,8 +199,8 @@ impl World {
         self.result(id).map(|result| result.outcome)
     }
 
-    pub(super) fn has_noticed(&self, n: usize, is_it: impl Fn(&Notice) -> bool) -> bool {
-        self.processes[n].notices.iter().any(is_it)
+    pub(super) fn has_noticed(&self, n: usize, is_it: impl Fn(&WorkerEvent) -> bool) -> bool {
+        self.processes[n].events.iter().any(is_it)
     }
 
     pub(super) fn starts_of(&self, name: &str) -> usize {
@@ -217,13 +217,13 @@ impl World {
             .filter(|pair| matches!(self.layout.parse(&pair.key), Some(Key::TaskOwner(_))))
             .map(|pair| OwnerRecord::decode(&pair.value).unwrap().node.to_string())
             .collect();
-        let nodes = self.processes.iter().map(|process| process.settings.node.to_string());
+        let nodes = self.processes.iter().map(|process| process.config.node.to_string());
         nodes.map(|node| owners.iter().filter(|owner| **owner == node).count()).collect()
     }
 
     pub(super) fn shut_down(&mut self, n: usize, within: Duration) {
         let deadline = self.now + within;
-        self.tell(n, Event::Shutdown { deadline });
+        self.tell(n, WorkerInput::Shutdown { deadline });
     }
 
     pub(super) fn in_ms(&self, ms: u64) -> Timestamp {

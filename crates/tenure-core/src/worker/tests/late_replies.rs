@@ -1,45 +1,48 @@
 //! Replies and outcomes that belong to something else than what the node has now.
 
 use super::events::{ms, seconds, task};
-use super::process::Handling;
-use super::world::World;
+use super::process::HandlerScript;
+use super::world::WorkerWorld;
 use crate::loss::LossReason;
 use crate::revision::{RequestId, Revision, Token};
 use crate::task::TaskMessage;
-use crate::worker::{Action, Event, Notice, Outcome, StateWriteReply, StopReason};
+use crate::worker::{HandlerEnd, StateWriteReply, StopReason, WorkerEvent, WorkerInput, WorkerOutput};
 
 /// A world whose one node has requested a save that ends a task, and has no reply yet; and the epoch of that request.
-fn ending() -> (World, RequestId) {
-    let mut world = World::calm(1);
+fn ending() -> (WorkerWorld, RequestId) {
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     world.holds_answers = true;
-    world.finish("a", Outcome::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.pass(ms(5));
     let epoch = last_save(&world);
     (world, epoch)
 }
 
-fn last_save(world: &World) -> RequestId {
+fn last_save(world: &WorkerWorld) -> RequestId {
     let saves = world.withheld.iter().rev();
     let mut epochs = saves.filter_map(|(_, _, event)| match event {
-        Event::Saved { epoch, .. } => Some(*epoch),
+        WorkerInput::StateWritten { epoch, .. } => Some(*epoch),
         _ => None,
     });
     epochs.next().expect("a save was requested")
 }
 
-fn has_ended(world: &World) -> bool {
-    world.has_noticed(0, |notice| matches!(notice, Notice::Ended { .. }))
+fn has_ended(world: &WorkerWorld) -> bool {
+    world.has_noticed(0, |notice| matches!(notice, WorkerEvent::Ended { .. }))
 }
 
 #[test]
 fn reply_of_earlier_save_is_ignored() {
     let (mut world, epoch) = ending();
     let applied = StateWriteReply::Applied { revision: Revision(99) };
-    world.tell(0, Event::Saved { task: task("a"), epoch: RequestId(epoch.0 - 1), answer: applied.clone() });
+    world.tell(
+        0,
+        WorkerInput::StateWritten { task: task("a"), epoch: RequestId(epoch.0 - 1), reply: applied.clone() },
+    );
     assert!(!has_ended(&world) && world.processes[0].machine.owned() == 1);
-    world.tell(0, Event::Saved { task: task("a"), epoch, answer: applied });
+    world.tell(0, WorkerInput::StateWritten { task: task("a"), epoch, reply: applied });
     assert!(has_ended(&world), "the reply that was waited for counts");
 }
 
@@ -47,21 +50,21 @@ fn reply_of_earlier_save_is_ignored() {
 #[test]
 fn ambiguous_save_with_other_state_is_lost() {
     let (mut world, epoch) = ending();
-    world.tell(0, Event::Saved { task: task("a"), epoch, answer: StateWriteReply::Unknown });
+    world.tell(0, WorkerInput::StateWritten { task: task("a"), epoch, reply: StateWriteReply::Ambiguous });
     world.pass(seconds(5));
     let epoch = last_save(&world);
-    let answer = StateWriteReply::NotOwner { state: Some(r#"{"state":"paused"}"#.into()) };
-    world.tell(0, Event::Saved { task: task("a"), epoch, answer });
+    let reply = StateWriteReply::NotOwner { state: Some(r#"{"state":"paused"}"#.into()) };
+    world.tell(0, WorkerInput::StateWritten { task: task("a"), epoch, reply });
     assert!(!has_ended(&world));
-    assert!(world.has_noticed(0, |notice| matches!(notice, Notice::Lost { .. })));
+    assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::Lost { .. })));
 }
 
 /// A handler that is stopping for another reason may believe that it has its whole grace; a lost claim leaves it one second.
 #[test]
 fn stopping_handler_is_notified_of_lost_lease() {
     for message in [TaskMessage::Pause, TaskMessage::Release] {
-        let mut world = World::calm(1);
-        world.handling = Handling::Deaf;
+        let mut world = WorkerWorld::calm(1);
+        world.handling = HandlerScript::Deaf;
         world.submit("a");
         world.settle();
         world.command("a", message);
@@ -69,20 +72,21 @@ fn stopping_handler_is_notified_of_lost_lease() {
         let lease = world.processes[0].lease.unwrap();
         let now = world.clock(0);
         let machine = &mut world.processes[0].machine;
-        machine.handle(Event::LeaseOver { lease, why: LossReason::Lapsed }, now);
-        let actions: Vec<Action> = std::iter::from_fn(|| machine.poll_action()).collect();
-        let is_lost = |action: &Action| matches!(action, Action::Stop { why: StopReason::Lost, .. });
-        assert!(actions.iter().any(is_lost), "{actions:?}");
+        machine.handle(WorkerInput::LeaseLost { lease, why: LossReason::Lapsed }, now);
+        let outputs: Vec<WorkerOutput> = std::iter::from_fn(|| machine.poll_output()).collect();
+        let is_lost =
+            |action: &WorkerOutput| matches!(action, WorkerOutput::Stop { why: StopReason::Lost, .. });
+        assert!(outputs.iter().any(is_lost), "{outputs:?}");
     }
 }
 
 #[test]
 fn outcome_of_earlier_claim_is_ignored() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let token = Token(Revision(1));
-    world.tell(0, Event::HandlerEnded { task: task("a"), token, outcome: Outcome::Done });
+    world.tell(0, WorkerInput::HandlerEnded { task: task("a"), token, outcome: HandlerEnd::Completed });
     world.settle();
     assert_eq!((world.runs_on("a"), world.exists("a"), has_ended(&world)), (Some(0), true, false));
 }

@@ -1,24 +1,24 @@
 //! Fleets whose nodes differ: in what they accept, and in how many tasks they run at a time.
 
 use super::events::{ms, seconds};
-use super::process::Process;
-use super::world::World;
+use super::process::WorkerProcess;
+use super::world::WorkerWorld;
 use crate::id::NodeId;
-use crate::task::State;
-use crate::worker::{Outcome, WorkerConfig};
+use crate::task::TaskStatus;
+use crate::worker::{HandlerEnd, WorkerConfig};
 
 /// A node that accepts one kind and has a capacity.
-fn join(world: &mut World, kind: &str, capacity: Option<usize>) -> usize {
+fn join(world: &mut WorkerWorld, kind: &str, capacity: Option<usize>) -> usize {
     let n = world.processes.len();
-    let mut settings = WorkerConfig::new(NodeId::parse(&format!("n{n}")).unwrap(), 77 + n as u64);
-    settings.wanted.kinds.insert(kind.to_owned());
-    settings.capacity = capacity;
-    world.processes.push(Process::new(settings, world.layout.clone()));
+    let mut config = WorkerConfig::new(NodeId::parse(&format!("n{n}")).unwrap(), 77 + n as u64);
+    config.selector.kinds.insert(kind.to_owned());
+    config.capacity = capacity;
+    world.processes.push(WorkerProcess::new(config, world.layout.clone()));
     world.boot(n);
     n
 }
 
-fn submit(world: &mut World, kind: &str, tasks: usize) {
+fn submit(world: &mut WorkerWorld, kind: &str, tasks: usize) {
     for n in 0..tasks {
         world.submit_as(&format!("{kind}{n}"), &format!(r#"{{"kind":"{kind}"}}"#), None);
     }
@@ -26,7 +26,7 @@ fn submit(world: &mut World, kind: &str, tasks: usize) {
 
 #[test]
 fn joining_worker_of_another_kind_stops_no_task() {
-    let mut world = World::calm(0);
+    let mut world = WorkerWorld::calm(0);
     join(&mut world, "mail", None);
     submit(&mut world, "mail", 40);
     world.pass(seconds(5));
@@ -39,7 +39,7 @@ fn joining_worker_of_another_kind_stops_no_task() {
 
 #[test]
 fn joining_worker_with_capacity_gets_what_fits() {
-    let mut world = World::calm(0);
+    let mut world = WorkerWorld::calm(0);
     join(&mut world, "mail", None);
     submit(&mut world, "mail", 40);
     world.pass(seconds(5));
@@ -50,7 +50,7 @@ fn joining_worker_with_capacity_gets_what_fits() {
 
 #[test]
 fn group_shares_evenly_beside_another_group() {
-    let mut world = World::calm(0);
+    let mut world = WorkerWorld::calm(0);
     for _ in 0..3 {
         join(&mut world, "mail", None);
     }
@@ -65,7 +65,7 @@ fn group_shares_evenly_beside_another_group() {
 
 #[test]
 fn limited_workers_share_up_to_their_capacity() {
-    let mut world = World::calm(0);
+    let mut world = WorkerWorld::calm(0);
     for capacity in [4, 8, 16] {
         join(&mut world, "mail", Some(capacity));
     }
@@ -78,7 +78,7 @@ fn limited_workers_share_up_to_their_capacity() {
 /// Two failing tasks filled a worker with two slots, and five good ones waited for ten minutes.
 #[test]
 fn sleeping_tasks_use_no_capacity() {
-    let mut world = World::calm(0);
+    let mut world = WorkerWorld::calm(0);
     join(&mut world, "mail", Some(2));
     submit(&mut world, "mail", 7);
     world.pass(seconds(2));
@@ -86,13 +86,14 @@ fn sleeping_tasks_use_no_capacity() {
         let running: Vec<_> = world.processes[0].handlers.keys().cloned().collect();
         assert_eq!(running.len().min(2), running.len(), "never more than two run");
         let Some(task) = running.first() else { break };
-        world.finish(task.as_str(), Outcome::Fault("it fails".to_owned()));
+        world.finish(task.as_str(), HandlerEnd::Fault("it fails".to_owned()));
         world.pass(seconds(1));
     }
     let machine = &world.processes[0].machine;
     assert_eq!((machine.owned(), world.processes[0].starts.len()), (7, 7), "each ran and sleeps");
     assert_eq!(world.processes[0].load.parked, 7, "which peers can read");
-    let awake = machine.held.values().filter(|held| !matches!(held.record.state, State::Sleeping { .. }));
+    let awake =
+        machine.held.values().filter(|held| !matches!(held.record.state, TaskStatus::Sleeping { .. }));
     assert_eq!(awake.count(), 0);
     world.pass(seconds(11 * 60));
     assert_eq!(world.processes[0].handlers.len(), 2, "all woke, and two run");
@@ -101,12 +102,12 @@ fn sleeping_tasks_use_no_capacity() {
 /// Sleepers that wake on a full node go to a peer that has room.
 #[test]
 fn woken_task_without_slot_moves_to_a_peer() {
-    let mut world = World::calm(0);
+    let mut world = WorkerWorld::calm(0);
     join(&mut world, "mail", Some(1));
     submit(&mut world, "mail", 2);
     world.pass(seconds(1));
     let first = world.processes[0].handlers.keys().next().unwrap().clone();
-    world.finish(first.as_str(), Outcome::Fault("it fails".to_owned()));
+    world.finish(first.as_str(), HandlerEnd::Fault("it fails".to_owned()));
     world.pass(seconds(1));
     assert_eq!((world.processes[0].machine.owned(), world.processes[0].handlers.len()), (2, 1));
     world.pass(seconds(9 * 60));

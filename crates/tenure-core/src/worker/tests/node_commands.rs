@@ -1,20 +1,20 @@
 //! Commands to nodes: one at a time, in their order, each answered.
 
 use super::events::{ms, seconds, task};
-use super::process::Handling;
-use super::world::World;
-use crate::command::{AfterDrain, Balance, NodeCommand};
+use super::process::HandlerScript;
+use super::world::WorkerWorld;
+use crate::command::{AfterDrain, BalanceMode, NodeCommand};
 use crate::id::CommandId;
 use crate::layout::Key;
 use crate::record::CommandOutcome::{Done, Expired, Malformed, Refused};
 use crate::record::MemberState;
-use crate::task::State;
+use crate::task::TaskStatus;
 use crate::txn::{Op, Txn};
-use crate::worker::{Feed, Notice, Outcome};
+use crate::worker::{FeedId, HandlerEnd, WorkerEvent};
 
 #[test]
 fn a_frozen_node_takes_nothing_new_and_keeps_what_it_has() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let id = world.order(0, NodeCommand::Freeze);
@@ -25,14 +25,14 @@ fn a_frozen_node_takes_nothing_new_and_keeps_what_it_has() {
     let id = world.order(0, NodeCommand::Unfreeze);
     world.settle();
     assert_eq!((world.outcome(&id), world.runs_on("b")), (Some(Done), Some(0)));
-    let frozen = |notice: &&Notice| matches!(notice, Notice::Frozen | Notice::Unfrozen);
-    let told: Vec<_> = world.processes[0].notices.iter().filter(frozen).collect();
-    assert_eq!(told, [&Notice::Frozen, &Notice::Unfrozen]);
+    let frozen = |notice: &&WorkerEvent| matches!(notice, WorkerEvent::Frozen | WorkerEvent::Unfrozen);
+    let told: Vec<_> = world.processes[0].events.iter().filter(frozen).collect();
+    assert_eq!(told, [&WorkerEvent::Frozen, &WorkerEvent::Unfrozen]);
 }
 
 #[test]
 fn a_node_is_still_frozen_after_a_restart() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.order(0, NodeCommand::Freeze);
     world.settle();
     world.crash(0);
@@ -43,7 +43,7 @@ fn a_node_is_still_frozen_after_a_restart() {
 
 #[test]
 fn a_frozen_node_is_not_counted_among_those_who_share() {
-    let mut world = World::calm(2);
+    let mut world = WorkerWorld::calm(2);
     world.order(0, NodeCommand::Freeze);
     world.settle();
     for n in 0..6 {
@@ -55,7 +55,7 @@ fn a_frozen_node_is_not_counted_among_those_who_share() {
 
 #[test]
 fn a_task_is_released_or_stopped_by_order_and_the_answer_comes_when_that_is_done() {
-    let mut world = World::calm(2);
+    let mut world = WorkerWorld::calm(2);
     world.submit("a");
     world.pass(ms(10));
     let first = world.runs_on("a").unwrap();
@@ -74,21 +74,21 @@ fn a_task_is_released_or_stopped_by_order_and_the_answer_comes_when_that_is_done
 
 #[test]
 fn a_task_stopped_by_order_that_returns_done_is_done() {
-    let mut world = World::calm(1);
-    world.handling = Handling::Deaf;
+    let mut world = WorkerWorld::calm(1);
+    world.handling = HandlerScript::Deaf;
     world.submit("a");
     world.settle();
     world.order(0, NodeCommand::StopTask(task("a")));
     world.pass(ms(10));
-    world.finish("a", Outcome::Done);
+    world.finish("a", HandlerEnd::Completed);
     world.settle();
-    assert_eq!(world.stands("a"), Some(State::Completed));
+    assert_eq!(world.stands("a"), Some(TaskStatus::Completed));
 }
 
 #[test]
 fn an_order_about_a_handler_that_does_not_stop_is_refused_and_the_next_has_its_turn() {
-    let mut world = World::calm(1);
-    world.handling = Handling::Deaf;
+    let mut world = WorkerWorld::calm(1);
+    world.handling = HandlerScript::Deaf;
     world.submit("a");
     world.settle();
     let release = world.order(0, NodeCommand::ReleaseTask(task("a")));
@@ -102,8 +102,8 @@ fn an_order_about_a_handler_that_does_not_stop_is_refused_and_the_next_has_its_t
 
 #[test]
 fn orders_are_handled_in_the_order_of_their_ids_while_tasks_are_claimed() {
-    let mut world = World::calm(1);
-    let orders: Vec<_> =
+    let mut world = WorkerWorld::calm(1);
+    let node_commands: Vec<_> =
         [NodeCommand::Freeze, NodeCommand::Unfreeze, NodeCommand::Freeze, NodeCommand::Unfreeze]
             .into_iter()
             .map(|command| world.order(0, command))
@@ -112,20 +112,20 @@ fn orders_are_handled_in_the_order_of_their_ids_while_tasks_are_claimed() {
         world.submit(&format!("t{n}"));
     }
     world.settle();
-    assert!(orders.iter().all(|id| world.outcome(id) == Some(Done)));
-    let handled = world.processes[0].notices.iter().filter_map(|notice| match notice {
-        Notice::OrderHandled { id, .. } => Some(id.clone()),
+    assert!(node_commands.iter().all(|id| world.outcome(id) == Some(Done)));
+    let handled = world.processes[0].events.iter().filter_map(|notice| match notice {
+        WorkerEvent::NodeCommandHandled { id, .. } => Some(id.clone()),
         _ => None,
     });
-    assert_eq!(handled.collect::<Vec<_>>(), orders);
+    assert_eq!(handled.collect::<Vec<_>>(), node_commands);
     assert_eq!((world.shares(), world.processes[0].machine.is_frozen()), (vec![50], false));
 }
 
 #[test]
 fn an_order_that_makes_no_sense_is_answered() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     let id = world.next_id();
-    let node = world.processes[0].settings.node.clone();
+    let node = world.processes[0].config.node.clone();
     world.put_raw(&Key::NodeCommand(node, id.clone()), r#"{"command":"melt"}"#);
     world.settle();
     assert_eq!(world.outcome(&id), Some(Malformed));
@@ -133,7 +133,7 @@ fn an_order_that_makes_no_sense_is_answered() {
 
 #[test]
 fn drained_node_releases_all_tasks_and_leaves() {
-    let mut world = World::calm(2);
+    let mut world = WorkerWorld::calm(2);
     for n in 0..6 {
         world.submit(&format!("t{n}"));
     }
@@ -144,16 +144,16 @@ fn drained_node_releases_all_tasks_and_leaves() {
     world.pass(seconds(5));
     assert_eq!((world.outcome(&id), world.shares()), (Some(Done), vec![0, 6]));
     assert_eq!(world.processes[0].finished, Some(Vec::new()));
-    let node = world.processes[0].settings.node.clone();
+    let node = world.processes[0].config.node.clone();
     assert!(world.get(&Key::Node(node.clone())).is_none() && world.get(&Key::Frozen(node)).is_none());
-    assert!(world.has_noticed(0, |notice| matches!(notice, Notice::Draining { .. })));
-    assert!(world.has_noticed(0, |notice| *notice == Notice::Drained));
+    assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::Draining { .. })));
+    assert!(world.has_noticed(0, |notice| *notice == WorkerEvent::Drained));
 }
 
 /// A rolling restart with fixed ids left every node frozen.
 #[test]
 fn restarted_node_takes_tasks_after_drain() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     let id = world.order(0, NodeCommand::Drain(AfterDrain::TakeTasks));
     world.pass(seconds(5));
     assert_eq!((world.outcome(&id), world.processes[0].finished.is_some()), (Some(Done), true));
@@ -165,7 +165,7 @@ fn restarted_node_takes_tasks_after_drain() {
 
 #[test]
 fn restarted_node_stays_frozen_if_drained_so() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.order(0, NodeCommand::Drain(AfterDrain::StayFrozen));
     world.pass(seconds(5));
     world.submit("a");
@@ -177,7 +177,7 @@ fn restarted_node_stays_frozen_if_drained_so() {
 /// Drain, kill -9, restart: the next process with the id drained again.
 #[test]
 fn node_command_expires_with_its_incarnation() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.crash(0);
     let id = world.order(0, NodeCommand::Drain(AfterDrain::TakeTasks));
     world.submit("a");
@@ -188,35 +188,35 @@ fn node_command_expires_with_its_incarnation() {
 
 #[test]
 fn a_drain_waits_for_a_handler_that_does_not_stop_and_does_not_release_it() {
-    let mut world = World::calm(1);
-    world.handling = Handling::Deaf;
+    let mut world = WorkerWorld::calm(1);
+    world.handling = HandlerScript::Deaf;
     world.submit("a");
     world.settle();
     let id = world.order(0, NodeCommand::Drain(AfterDrain::TakeTasks));
     world.pass(seconds(30));
     assert_eq!((world.outcome(&id), world.owner("a").as_deref()), (None, Some("n0")));
-    world.finish("a", Outcome::Release);
+    world.finish("a", HandlerEnd::Release);
     world.settle();
     assert_eq!((world.outcome(&id), world.owner("a")), (Some(Done), None));
 }
 
 #[test]
 fn a_dry_run_says_what_would_be_given_away_and_does_nothing() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     for n in 0..6 {
         world.submit(&format!("t{n}"));
     }
     world.settle();
     world.add_node(1);
     world.pass(ms(100));
-    let id = world.order(0, NodeCommand::Balance(Balance::DryRun));
+    let id = world.order(0, NodeCommand::Balance(BalanceMode::DryRun));
     world.pass(ms(100));
     let result = world.result(&id).unwrap();
     let plan = result.unknown["plan"].as_array().unwrap();
     assert_eq!((result.outcome, plan.len(), &result.unknown["released"]), (Done, 3, &0.into()));
     assert_eq!(plan[0]["why"], "this node has 6, and the share of each of 2 is 3");
     assert_eq!(world.shares(), [6, 0]);
-    let id = world.order(0, NodeCommand::Balance(Balance::Act));
+    let id = world.order(0, NodeCommand::Balance(BalanceMode::Act));
     world.pass(ms(100));
     assert_eq!(world.result(&id).unwrap().unknown["released"], 3);
 }
@@ -224,10 +224,10 @@ fn a_dry_run_says_what_would_be_given_away_and_does_nothing() {
 /// Only names that are UUIDs were commands; all others were ignored without a word.
 #[test]
 fn command_with_any_name_is_handled_in_order() {
-    let mut world = World::calm(1);
-    let put = |world: &mut World, name: &str, command: &str| {
+    let mut world = WorkerWorld::calm(1);
+    let put = |world: &mut WorkerWorld, name: &str, command: &str| {
         let id = CommandId::parse(name).unwrap();
-        let node = world.processes[0].settings.node.clone();
+        let node = world.processes[0].config.node.clone();
         world.put_raw(&Key::NodeCommand(node, id.clone()), &format!("{{\"command\":\"{command}\"}}"));
         id
     };
@@ -244,15 +244,15 @@ fn command_with_any_name_is_handled_in_order() {
 
 #[test]
 fn command_with_an_unreadable_name_is_set_aside_and_blocks_nothing() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     let key = format!("{}a\nb", "/t/nodes/n0/commands/");
     world.apply(&Txn::new().then(Op::put(key, "{\"command\":\"freeze\"}")));
     let id = world.order(0, NodeCommand::Freeze);
     world.settle();
     assert_eq!(world.outcome(&id), Some(Done));
-    world.break_feed(0, Feed::Nodes);
+    world.break_feed(0, FeedId::Nodes);
     world.settle();
-    let aside = |notice: &&Notice| matches!(notice, Notice::CommandSetAside { .. });
-    let told: Vec<_> = world.processes[0].notices.iter().filter(aside).collect();
-    assert_eq!(told, [&Notice::CommandSetAside { key: "/t/nodes/n0/commands/a\\nb".to_owned() }]);
+    let postponed = |notice: &&WorkerEvent| matches!(notice, WorkerEvent::CommandSetAside { .. });
+    let told: Vec<_> = world.processes[0].events.iter().filter(postponed).collect();
+    assert_eq!(told, [&WorkerEvent::CommandSetAside { key: "/t/nodes/n0/commands/a\\nb".to_owned() }]);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::world::{Item, TTL, World};
+use super::world::{TTL, WorkerWorld, WorldItem};
 use crate::balance::Fair;
 use crate::id::TaskId;
 use crate::keyspace::WatchId;
@@ -13,15 +13,17 @@ use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::record::{MemberRecord, MemberState, NodeLoad, Record};
 use crate::revision::Token;
-use crate::snapshot::Picture;
-use crate::task::State;
+use crate::snapshot::SnapshotDiff;
+use crate::task::TaskStatus;
 use crate::task::retry::ErrorRate;
 use crate::time::Moment;
-use crate::worker::{Event, Feed, Node, Notice, Outcome, RetentionStep, Start, WorkerConfig};
+use crate::worker::{
+    FeedId, HandlerEnd, HandlerStart, RetentionStep, WorkerConfig, WorkerEvent, WorkerInput, WorkerMachine,
+};
 
 /// How handlers behave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Handling {
+pub(super) enum HandlerScript {
     /// They run until they are told to stop, and then return at once.
     Obedient,
     /// They hear neither stop nor abort.
@@ -34,18 +36,18 @@ pub(super) enum Handling {
 
 /// A handler that runs.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
+pub(super) struct HandlerRun {
     pub(super) token: Token,
-    pub(super) handling: Handling,
+    pub(super) handling: HandlerScript,
     pub(super) is_stopped: bool,
-    pub(super) start: Start,
+    pub(super) start: HandlerStart,
     /// Since when its claim is not in the store any more.
     pub(super) unowned_since: Option<Moment>,
 }
 
-pub(super) struct Process {
-    pub(super) settings: WorkerConfig,
-    pub(super) machine: Node,
+pub(super) struct WorkerProcess {
+    pub(super) config: WorkerConfig,
+    pub(super) machine: WorkerMachine,
     /// Which life of the process this is; what belongs to an earlier one is dropped.
     pub(super) life: u64,
     pub(super) lease: Option<LeaseId>,
@@ -56,10 +58,10 @@ pub(super) struct Process {
     pub(super) wall_skew: i64,
     /// When its driver wakes if nothing else happens, as its machine said last.
     pub(super) wake: Option<Moment>,
-    pub(super) watches: BTreeMap<Feed, WatchId>,
-    pub(super) pictures: BTreeMap<Feed, Picture>,
-    pub(super) polls: BTreeSet<Feed>,
-    pub(super) handlers: BTreeMap<TaskId, Run>,
+    pub(super) watches: BTreeMap<FeedId, WatchId>,
+    pub(super) pictures: BTreeMap<FeedId, SnapshotDiff>,
+    pub(super) polls: BTreeSet<FeedId>,
+    pub(super) handlers: BTreeMap<TaskId, HandlerRun>,
     pub(super) loans: BTreeMap<String, LeaseId>,
     /// How many claims each of its requests had.
     pub(super) requests: Vec<usize>,
@@ -67,19 +69,19 @@ pub(super) struct Process {
     pub(super) retained: Vec<RetentionStep>,
     pub(super) announced: MemberState,
     pub(super) load: NodeLoad,
-    pub(super) notices: Vec<Notice>,
+    pub(super) events: Vec<WorkerEvent>,
     pub(super) nudged: Vec<TaskId>,
     pub(super) kept: Vec<(TaskId, u64, Result<(), String>)>,
     pub(super) finished: Option<Vec<TaskId>>,
     pub(super) starts: Vec<(TaskId, Token, Moment)>,
 }
 
-impl Process {
-    pub(super) fn new(settings: WorkerConfig, layout: Layout) -> Process {
+impl WorkerProcess {
+    pub(super) fn new(config: WorkerConfig, layout: Layout) -> WorkerProcess {
         let machine =
-            Node::new(settings.clone(), layout, Box::new(Fair::new()), Box::new(ErrorRate::default()));
-        Process {
-            settings,
+            WorkerMachine::new(config.clone(), layout, Box::new(Fair::new()), Box::new(ErrorRate::default()));
+        WorkerProcess {
+            config,
             machine,
             life: 0,
             lease: None,
@@ -97,7 +99,7 @@ impl Process {
             retained: Vec::new(),
             announced: MemberState::Starting,
             load: NodeLoad::default(),
-            notices: Vec::new(),
+            events: Vec::new(),
             nudged: Vec::new(),
             kept: Vec::new(),
             finished: None,
@@ -108,8 +110,8 @@ impl Process {
     pub(super) fn node_record(&self) -> Bytes {
         let mut record = MemberRecord::decode(b"{}").unwrap();
         record.state = self.announced;
-        record.accepts = Some(self.settings.wanted.clone());
-        record.capacity = self.settings.capacity.map(|capacity| capacity as u64);
+        record.accepts = Some(self.config.selector.clone());
+        record.capacity = self.config.capacity.map(|capacity| capacity as u64);
         record.load = Some(self.load);
         record.encode()
     }
@@ -120,28 +122,28 @@ impl Process {
     }
 }
 
-impl World {
-    pub(super) fn start(&mut self, n: usize, start: Start) {
+impl WorkerWorld {
+    pub(super) fn start(&mut self, n: usize, start: HandlerStart) {
         let (task, token) = (start.task.clone(), start.token);
         self.check_start(n, &start);
         let handling = match self.handling {
-            Handling::Random if self.dice.one_in(40) => Handling::Stubborn,
-            Handling::Random if self.dice.one_in(60) => Handling::Deaf,
+            HandlerScript::Random if self.dice.one_in(40) => HandlerScript::Stubborn,
+            HandlerScript::Random if self.dice.one_in(60) => HandlerScript::Deaf,
             other => other,
         };
-        let run = Run { token, handling, is_stopped: false, start, unowned_since: None };
+        let run = HandlerRun { token, handling, is_stopped: false, start, unowned_since: None };
         let process = &mut self.processes[n];
         process.handlers.insert(task.clone(), run);
         process.starts.push((task.clone(), token, self.now));
-        if handling == Handling::Random && self.dice.one_in(2) {
+        if handling == HandlerScript::Random && self.dice.one_in(2) {
             let outcome = self.random_outcome();
             let delay = Duration::from_millis(self.dice.below(20_000));
-            self.later(Item::Ends(n, task, token, outcome), n, delay);
+            self.later(WorldItem::Ends(n, task, token, outcome), n, delay);
         }
     }
 
     /// A handler begins only under a valid claim, and beside no other that believes in one.
-    fn check_start(&mut self, n: usize, start: &Start) {
+    fn check_start(&mut self, n: usize, start: &HandlerStart) {
         let task = &start.task;
         assert!(!self.processes[n].handlers.contains_key(task), "{task} runs here already");
         assert_eq!(
@@ -158,17 +160,19 @@ impl World {
         }
         if self.done.contains(task) && !is_meddled {
             let state = self.state(task.as_str()).map(|record| record.state);
-            assert!(!state.is_some_and(State::is_terminal), "{task} has ended and is run again");
+            assert!(!state.is_some_and(TaskStatus::is_terminal), "{task} has ended and is run again");
         }
     }
 
-    pub(super) fn random_outcome(&mut self) -> Outcome {
+    pub(super) fn random_outcome(&mut self) -> HandlerEnd {
         match self.dice.below(6) {
-            0 | 1 => Outcome::Done,
-            2 => Outcome::Release,
-            3 => Outcome::Fault("as it happens".to_owned()),
-            4 => Outcome::Pause,
-            _ => Outcome::Sleep { until: crate::record::Timestamp(self.wall().0 + self.dice.below(30_000)) },
+            0 | 1 => HandlerEnd::Completed,
+            2 => HandlerEnd::Release,
+            3 => HandlerEnd::Fault("as it happens".to_owned()),
+            4 => HandlerEnd::Pause,
+            _ => {
+                HandlerEnd::Sleep { until: crate::record::Timestamp(self.wall().0 + self.dice.below(30_000)) }
+            }
         }
     }
 
@@ -177,33 +181,33 @@ impl World {
         run.is_stopped = true;
         let (token, handling) = (run.token, run.handling);
         let (outcome, delay) = match handling {
-            Handling::Obedient => (Outcome::Release, 1),
-            Handling::Deaf | Handling::Stubborn => return,
-            Handling::Random => (self.random_outcome(), self.dice.below(2_000)),
+            HandlerScript::Obedient => (HandlerEnd::Release, 1),
+            HandlerScript::Deaf | HandlerScript::Stubborn => return,
+            HandlerScript::Random => (self.random_outcome(), self.dice.below(2_000)),
         };
-        self.later(Item::Ends(n, task.clone(), token, outcome), n, Duration::from_millis(delay));
+        self.later(WorldItem::Ends(n, task.clone(), token, outcome), n, Duration::from_millis(delay));
     }
 
     pub(super) fn abort_handler(&mut self, n: usize, task: &TaskId) {
         let Some(run) = self.processes[n].handlers.get(task) else { return };
         let (token, delay) = match run.handling {
-            Handling::Deaf if self.is_stormy => (run.token, 15_000),
-            Handling::Deaf => return,
-            Handling::Obedient | Handling::Stubborn | Handling::Random => (run.token, 1),
+            HandlerScript::Deaf if self.is_stormy => (run.token, 15_000),
+            HandlerScript::Deaf => return,
+            HandlerScript::Obedient | HandlerScript::Stubborn | HandlerScript::Random => (run.token, 1),
         };
-        let end = Item::Ends(n, task.clone(), token, Outcome::Aborted);
+        let end = WorldItem::Ends(n, task.clone(), token, HandlerEnd::Aborted);
         self.later(end, n, Duration::from_millis(delay));
     }
 
-    pub(super) fn end_handler(&mut self, n: usize, task: TaskId, token: Token, outcome: Outcome) {
+    pub(super) fn end_handler(&mut self, n: usize, task: TaskId, token: Token, outcome: HandlerEnd) {
         if self.processes[n].handlers.get(&task).is_none_or(|run| run.token != token) {
             return;
         }
         self.processes[n].handlers.remove(&task);
-        if outcome == Outcome::Done {
+        if outcome == HandlerEnd::Completed {
             self.done.insert(task.clone());
         }
-        self.tell(n, Event::HandlerEnded { task, token, outcome });
+        self.tell(n, WorkerInput::HandlerEnded { task, token, outcome });
     }
 
     /// No handler runs without its claim beyond its grace. A lost claim is known when the session lapses at the latest.
@@ -223,7 +227,7 @@ impl World {
                 continue;
             }
             let since = *run.unowned_since.get_or_insert(now);
-            let allowed = TTL + Duration::from_secs(if run.handling == Handling::Deaf { 25 } else { 8 });
+            let allowed = TTL + Duration::from_secs(if run.handling == HandlerScript::Deaf { 25 } else { 8 });
             assert!(now < since + allowed, "{task} runs on {n} without a claim since {since:?}, now {now:?}");
         }
     }

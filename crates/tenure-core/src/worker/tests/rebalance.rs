@@ -1,11 +1,11 @@
 //! Who has how many.
 
 use super::events::{ms, seconds};
-use super::world::World;
-use crate::balance::{Capacity, Resource};
-use crate::worker::{Event, Notice, ReleaseReason};
+use super::world::WorkerWorld;
+use crate::balance::{Capacity, ResourceUsage};
+use crate::worker::{ReleaseReason, WorkerEvent, WorkerInput};
 
-fn submit(world: &mut World, tasks: usize) {
+fn submit(world: &mut WorkerWorld, tasks: usize) {
     for n in 0..tasks {
         world.submit(&format!("t{n}"));
     }
@@ -13,7 +13,7 @@ fn submit(world: &mut World, tasks: usize) {
 
 #[test]
 fn six_tasks_on_one_node_are_shared_when_a_second_joins() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     submit(&mut world, 6);
     world.settle();
     world.add_node(1);
@@ -23,7 +23,7 @@ fn six_tasks_on_one_node_are_shared_when_a_second_joins() {
 
 #[test]
 fn a_thousand_tasks_on_three_nodes_are_shared_evenly() {
-    let mut world = World::calm(3);
+    let mut world = WorkerWorld::calm(3);
     submit(&mut world, 1_000);
     world.pass(seconds(10));
     let shares = world.shares();
@@ -33,18 +33,18 @@ fn a_thousand_tasks_on_three_nodes_are_shared_evenly() {
 
 #[test]
 fn two_tasks_on_three_nodes_release_nothing() {
-    let mut world = World::calm(3);
+    let mut world = WorkerWorld::calm(3);
     submit(&mut world, 2);
     world.pass(seconds(2_000));
-    let released = |notice: &Notice| matches!(notice, Notice::Released { .. });
+    let released = |notice: &WorkerEvent| matches!(notice, WorkerEvent::Released { .. });
     assert!((0..3).all(|n| !world.has_noticed(n, released)));
     assert_eq!(world.shares().iter().sum::<usize>(), 2);
 }
 
 #[test]
 fn a_node_that_shuts_down_is_not_counted() {
-    let mut world = World::calm(3);
-    world.handling = super::process::Handling::Deaf;
+    let mut world = WorkerWorld::calm(3);
+    world.handling = super::process::HandlerScript::Deaf;
     submit(&mut world, 9);
     world.settle();
     assert_eq!(world.shares(), [3, 3, 3]);
@@ -59,17 +59,17 @@ fn a_node_that_shuts_down_is_not_counted() {
 
 #[test]
 fn a_node_above_its_limit_gives_away_soon_after_each_measurement_that_says_so() {
-    let mut world = World::calm(2);
+    let mut world = WorkerWorld::calm(2);
     submit(&mut world, 10);
     world.settle();
-    world.processes[0].machine.scales.balancer = Box::new(Capacity::new(50, 80).unwrap());
-    let released = |world: &World| {
-        let notices = world.processes[0].notices.iter();
-        notices.filter(|notice| matches!(notice, Notice::Released { .. })).count()
+    world.processes[0].machine.balance.balancer = Box::new(Capacity::new(50, 80).unwrap());
+    let released = |world: &WorkerWorld| {
+        let events = world.processes[0].events.iter();
+        events.filter(|notice| matches!(notice, WorkerEvent::Released { .. })).count()
     };
     for (used, expected) in [(60, 0), (80, 0), (81, 1), (95, 2), (80, 2)] {
-        let resource = Resource { used, total: 100, read_at: world.now };
-        world.tell(0, Event::Measured(Some(resource)));
+        let resource = ResourceUsage { used, total: 100, read_at: world.now };
+        world.tell(0, WorkerInput::Measured(Some(resource)));
         world.pass(seconds(2));
         assert_eq!(released(&world), expected, "{used} % were used");
     }
@@ -77,7 +77,7 @@ fn a_node_above_its_limit_gives_away_soon_after_each_measurement_that_says_so() 
 
 #[test]
 fn no_task_bounces_between_two_nodes() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     submit(&mut world, 20);
     world.settle();
     world.add_node(1);
@@ -85,15 +85,17 @@ fn no_task_bounces_between_two_nodes() {
     assert_eq!(world.shares(), [10, 10]);
     let why = ReleaseReason::Balance;
     let moves = |n: usize| {
-        let notices = world.processes[n].notices.iter();
-        notices.filter(|notice| matches!(notice, Notice::Released { why: said, .. } if *said == why)).count()
+        let events = world.processes[n].events.iter();
+        events
+            .filter(|notice| matches!(notice, WorkerEvent::Released { why: said, .. } if *said == why))
+            .count()
     };
     assert_eq!((moves(0), moves(1)), (10, 0), "each moved once, and stays");
 }
 
 #[test]
 fn a_round_gives_away_a_tenth_and_the_next_follows_a_second_later() {
-    let mut world = World::calm(2);
+    let mut world = WorkerWorld::calm(2);
     submit(&mut world, 100);
     world.pass(seconds(5));
     world.add_node(2);
@@ -110,7 +112,7 @@ fn a_round_gives_away_a_tenth_and_the_next_follows_a_second_later() {
 
 #[test]
 fn what_a_dead_node_had_is_shared_by_the_others() {
-    let mut world = World::calm(3);
+    let mut world = WorkerWorld::calm(3);
     submit(&mut world, 30);
     world.settle();
     world.processes[0].is_cut = true;
@@ -123,7 +125,7 @@ fn what_a_dead_node_had_is_shared_by_the_others() {
 #[test]
 fn what_was_given_to_a_node_that_dies_or_leaves_comes_back_as_soon_as_anything_else_would() {
     for dies in [true, false] {
-        let mut world = World::calm(1);
+        let mut world = WorkerWorld::calm(1);
         submit(&mut world, 6);
         world.settle();
         world.add_node(1);

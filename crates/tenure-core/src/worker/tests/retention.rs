@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use super::events::{seconds, task};
-use super::world::World;
+use super::world::WorkerWorld;
 use crate::kv::Get;
 use crate::layout::Key;
 use crate::record::{Record, TaskRecord};
-use crate::task::State;
+use crate::task::TaskStatus;
 use crate::txn::{Op, Txn};
-use crate::worker::{Keep, Notice, Outcome};
+use crate::worker::{HandlerEnd, Keep, WorkerEvent};
 
 const RECORD: &str = r#"{"submitted_at":5,"kind":"mail","labels":{"zone":"eu"}}"#;
 const PROPS: &str = r#"{"to": 1}"#;
 
-impl World {
+impl WorkerWorld {
     /// Lets all nodes keep ended tasks like this.
     fn keep(&mut self, keep: Keep) {
         for n in 0..self.processes.len() {
-            self.processes[n].settings.keep = keep;
+            self.processes[n].config.keep = keep;
             self.crash(n);
         }
         self.pass(seconds(30));
@@ -27,7 +27,7 @@ impl World {
     fn run_to_end(&mut self, name: &str) {
         self.submit_as(name, RECORD, Some(PROPS));
         self.pass(seconds(1));
-        self.finish(name, Outcome::Done);
+        self.finish(name, HandlerEnd::Completed);
         self.pass(Duration::from_millis(100));
     }
 
@@ -42,19 +42,19 @@ impl World {
     }
 
     fn forgotten(&self, n: usize) -> usize {
-        let is_it = |notice: &&Notice| matches!(notice, Notice::Forgotten { .. });
-        self.processes[n].notices.iter().filter(is_it).count()
+        let is_it = |notice: &&WorkerEvent| matches!(notice, WorkerEvent::Forgotten { .. });
+        self.processes[n].events.iter().filter(is_it).count()
     }
 }
 
 #[test]
 fn final_state_keeps_kind_labels_and_props() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.run_to_end("a");
     let state = world.state("a").unwrap();
     let kept = state.task.expect("what was submitted");
     assert_eq!(kept, TaskRecord::decode(RECORD.as_bytes()).unwrap());
-    assert_eq!(state.state, State::Completed);
+    assert_eq!(state.state, TaskStatus::Completed);
     let entry = world.get(&Key::EndedTask(state.updated_at, task("a"))).unwrap();
     assert_eq!(entry.value, PROPS);
     let stored = world.get(&Key::TaskState(task("a"))).unwrap();
@@ -63,10 +63,10 @@ fn final_state_keeps_kind_labels_and_props() {
 
 #[test]
 fn unended_task_has_no_entry() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit_as("a", RECORD, None);
     world.settle();
-    world.finish("a", Outcome::Pause);
+    world.finish("a", HandlerEnd::Pause);
     world.settle();
     assert_eq!(world.state("a").unwrap().task, None);
     assert_eq!(world.ended(), Vec::<String>::new());
@@ -74,7 +74,7 @@ fn unended_task_has_no_entry() {
 
 #[test]
 fn old_tasks_are_deleted_by_one_node() {
-    let mut world = World::calm(3);
+    let mut world = WorkerWorld::calm(3);
     world.keep(Keep { age: Some(seconds(60)), tasks_max: None });
     world.run_to_end("a");
     world.pass(seconds(40));
@@ -93,7 +93,7 @@ fn old_tasks_are_deleted_by_one_node() {
 
 #[test]
 fn newest_tasks_stay_when_there_are_too_many() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.keep(Keep { age: None, tasks_max: Some(100) });
     // Three hundred: more than two pages.
     for n in 0..300 {
@@ -101,7 +101,7 @@ fn newest_tasks_stay_when_there_are_too_many() {
     }
     world.pass(seconds(5));
     for n in 0..300 {
-        world.finish(&format!("t{n:03}"), Outcome::Done);
+        world.finish(&format!("t{n:03}"), HandlerEnd::Completed);
         world.pass(Duration::from_millis(5));
     }
     world.pass(seconds(130));
@@ -113,7 +113,7 @@ fn newest_tasks_stay_when_there_are_too_many() {
 
 #[test]
 fn everything_is_kept_without_limits() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.keep(Keep::ALL);
     world.run_to_end("a");
     world.pass(seconds(9 * 24 * 60 * 60));
@@ -123,7 +123,7 @@ fn everything_is_kept_without_limits() {
 /// Without its state, a task that was submitted again would be one that no node claims and no command frees.
 #[test]
 fn state_of_resubmitted_task_is_not_deleted() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.keep(Keep { age: Some(seconds(20)), tasks_max: None });
     world.run_to_end("a");
     world.run_to_end("b");
@@ -136,19 +136,19 @@ fn state_of_resubmitted_task_is_not_deleted() {
 /// A program of version 0.1 forgets a state and knows nothing of entries; the task may run again since.
 #[test]
 fn stale_entry_goes_and_newer_state_stays() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.keep(Keep { age: Some(seconds(20)), tasks_max: None });
     world.run_to_end("a");
     let key = world.layout.encode(&Key::TaskState(task("a")));
     world.apply(&Txn::new().then(Op::put(key, r#"{"state":"paused"}"#)));
     world.pass(seconds(60));
     assert_eq!(world.ended(), Vec::<String>::new());
-    assert_eq!(world.stands("a"), Some(State::Paused));
+    assert_eq!(world.stands("a"), Some(TaskStatus::Paused));
 }
 
 #[test]
 fn lost_replies_delete_nothing_twice() {
-    let mut world = World::calm(2);
+    let mut world = WorkerWorld::calm(2);
     world.keep(Keep { age: Some(seconds(20)), tasks_max: Some(1_000) });
     for n in 0..20 {
         world.run_to_end(&format!("t{n:02}"));

@@ -3,9 +3,9 @@
 use crate::rng;
 
 #[derive(Clone, Debug)]
-pub(super) struct Dice(pub(super) u64);
+pub(super) struct TestRng(pub(super) u64);
 
-impl Dice {
+impl TestRng {
     pub(super) fn throw(&mut self) -> u64 {
         rng::next(&mut self.0)
     }

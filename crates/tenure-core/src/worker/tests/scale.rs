@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::World;
+use super::world::WorkerWorld;
 use crate::id::{NodeId, TaskId};
 use crate::layout::Key;
 use crate::txn::{Op, Txn};
@@ -10,7 +10,7 @@ use crate::worker::WorkerStats;
 
 /// Submits many tasks at once to eight nodes, and says how much all of them have worked.
 fn claim_all(tasks: usize) -> WorkerStats {
-    let mut world = World::calm(8);
+    let mut world = WorkerWorld::calm(8);
     let before = total(&world);
     submit_all(&mut world, tasks);
     world.pass(Duration::from_secs(12));
@@ -22,18 +22,18 @@ fn claim_all(tasks: usize) -> WorkerStats {
 }
 
 /// How much all nodes have worked since.
-fn since(world: &World, before: WorkerStats) -> WorkerStats {
+fn since(world: &WorkerWorld, before: WorkerStats) -> WorkerStats {
     let after = total(world);
     WorkerStats {
-        weighed: after.weighed - before.weighed,
-        tries: after.tries - before.tries,
+        considered: after.considered - before.considered,
+        claims_sent: after.claims_sent - before.claims_sent,
         won: after.won - before.won,
         timers: after.timers - before.timers,
         changes: after.changes - before.changes,
     }
 }
 
-fn submit_all(world: &mut World, tasks: usize) {
+fn submit_all(world: &mut WorkerWorld, tasks: usize) {
     for chunk in (0..tasks).collect::<Vec<_>>().chunks(100) {
         let mut txn = Txn::new();
         for n in chunk {
@@ -45,7 +45,7 @@ fn submit_all(world: &mut World, tasks: usize) {
 }
 
 /// Freezes all nodes, or lets all of them go on, at one revision.
-fn freeze_all(world: &mut World, freeze: bool) {
+fn freeze_all(world: &mut WorkerWorld, freeze: bool) {
     let mut txn = Txn::new();
     for n in 0..world.processes.len() {
         let key = world.layout.encode(&Key::Frozen(NodeId::parse(&format!("n{n}")).unwrap()));
@@ -57,7 +57,7 @@ fn freeze_all(world: &mut World, freeze: bool) {
 /// They had waited longer than anybody has patience, so everybody tried for all of them at once.
 #[test]
 fn nobody_races_for_tasks_that_have_waited_for_the_nodes_to_come() {
-    let mut world = World::calm(8);
+    let mut world = WorkerWorld::calm(8);
     freeze_all(&mut world, true);
     world.pass(Duration::from_secs(1));
     submit_all(&mut world, 400);
@@ -67,34 +67,34 @@ fn nobody_races_for_tasks_that_have_waited_for_the_nodes_to_come() {
     world.pass(Duration::from_secs(4));
     let worked = since(&world, before);
     assert_eq!((world.shares().iter().sum::<usize>(), worked.won), (400, 400));
-    assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
+    assert!(worked.claims_sent * 10 <= worked.won * 11, "{worked:?}");
 }
 
 /// What ranks first at a node that has its share already was left for a quarter of a second or more, though everybody could see that.
 #[test]
 fn what_is_above_one_nodes_share_goes_to_the_next_at_once() {
-    let mut world = World::calm(8);
+    let mut world = WorkerWorld::calm(8);
     submit_all(&mut world, 1_001);
     world.pass(Duration::from_millis(100));
     let shares = world.shares();
     assert_eq!(shares.iter().sum::<usize>(), 1_001, "{shares:?}");
     assert!(shares.iter().all(|share| (125..=126).contains(share)), "{shares:?}");
     let worked = total(&world);
-    assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
+    assert!(worked.claims_sent * 10 <= worked.won * 11, "{worked:?}");
 }
 
 /// After three seconds everybody lost patience with everybody, and until then each looked four times a second at all that was not its own.
 #[test]
 fn a_store_that_is_slow_makes_nobody_race_or_look_again_and_again() {
-    let mut world = World::calm(8);
+    let mut world = WorkerWorld::calm(8);
     world.operations_take = Some(Duration::from_millis(1));
     let before = total(&world);
     submit_all(&mut world, 6_000);
     world.pass(Duration::from_secs(12));
     let (worked, shares) = (since(&world, before), world.shares());
     assert_eq!(shares.iter().sum::<usize>(), 6_000, "{shares:?}");
-    assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
-    assert!(worked.weighed <= 6_000 * 8 * 2, "each node looks at each task about once: {worked:?}");
+    assert!(worked.claims_sent * 10 <= worked.won * 11, "{worked:?}");
+    assert!(worked.considered <= 6_000 * 8 * 2, "each node looks at each task about once: {worked:?}");
     assert!(worked.timers <= 600, "{worked:?}");
 }
 
@@ -102,7 +102,7 @@ fn a_store_that_is_slow_makes_nobody_race_or_look_again_and_again() {
 /// saw all of them work, and took whatever was left.
 #[test]
 fn whoever_is_done_first_leaves_the_others_what_they_are_still_working_through() {
-    let mut world = World::calm(8);
+    let mut world = WorkerWorld::calm(8);
     (world.operations_take, world.swift) = (Some(Duration::from_millis(1)), Some(3));
     let before = total(&world);
     submit_all(&mut world, 8_000);
@@ -110,14 +110,14 @@ fn whoever_is_done_first_leaves_the_others_what_they_are_still_working_through()
     let (worked, shares) = (since(&world, before), world.shares());
     assert_eq!(shares.iter().sum::<usize>(), 8_000, "{shares:?}");
     assert!(shares.iter().all(|share| (950..=1_050).contains(share)), "{shares:?}");
-    assert!(worked.tries * 10 <= worked.won * 11, "{worked:?}");
+    assert!(worked.claims_sent * 10 <= worked.won * 11, "{worked:?}");
 }
 
-fn total(world: &World) -> WorkerStats {
-    world.processes.iter().map(|process| process.machine.tally()).fold(WorkerStats::default(), |sum, one| {
+fn total(world: &WorkerWorld) -> WorkerStats {
+    world.processes.iter().map(|process| process.machine.stats()).fold(WorkerStats::default(), |sum, one| {
         WorkerStats {
-            weighed: sum.weighed + one.weighed,
-            tries: sum.tries + one.tries,
+            considered: sum.considered + one.considered,
+            claims_sent: sum.claims_sent + one.claims_sent,
             won: sum.won + one.won,
             timers: sum.timers + one.timers,
             changes: sum.changes + one.changes,
@@ -131,12 +131,12 @@ fn claiming_takes_few_tries_and_as_much_work_for_each_of_many_tasks_as_of_few_so
     let is_soak = std::env::var_os("TENURE_SOAK").is_some();
     let (few, many) = if is_soak { (10_000, 100_000) } else { (500, 5_000) };
     let (small, large) = (claim_all(few), claim_all(many));
-    let per = |tally: WorkerStats, tasks: usize| {
+    let per = |stats: WorkerStats, tasks: usize| {
         let tasks = tasks as u64;
-        (tally.weighed * 100 / tasks, tally.timers * 100 / tasks, tally.changes * 100 / tasks)
+        (stats.considered * 100 / tasks, stats.timers * 100 / tasks, stats.changes * 100 / tasks)
     };
     assert_eq!(large.won, many as u64);
-    assert!(large.tries * 10 <= large.won * 11, "{large:?}");
+    assert!(large.claims_sent * 10 <= large.won * 11, "{large:?}");
     let (small, large) = (per(small, few), per(large, many));
     assert!(large.0 <= small.0 * 3 / 2 + 100, "weighing: {small:?} {large:?}");
     assert!(large.1 <= small.1 * 3 / 2 + 100, "timers: {small:?} {large:?}");

@@ -1,17 +1,17 @@
 //! How a node ends.
 
 use super::events::{ms, seconds, task};
-use super::process::Handling;
-use super::wire::Fate;
-use super::world::World;
+use super::process::HandlerScript;
+use super::wire::WireFault;
+use super::world::WorkerWorld;
 use crate::layout::Key;
 use crate::record::MemberState;
-use crate::task::{AttemptEnd, State};
-use crate::worker::{Event, Notice, Outcome, StopMode};
+use crate::task::{AttemptEnd, TaskStatus};
+use crate::worker::{HandlerEnd, StopMode, WorkerEvent, WorkerInput};
 
 #[test]
 fn a_node_that_shuts_down_stops_everything_releases_it_and_leaves() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     for name in ["a", "b"] {
         world.submit(name);
     }
@@ -23,17 +23,20 @@ fn a_node_that_shuts_down_stops_everything_releases_it_and_leaves() {
     assert_eq!((world.shares(), world.exists("a")), (vec![0], true));
     let state = world.state("a").unwrap();
     let ends: Vec<AttemptEnd> = state.attempts.iter().map(|attempt| attempt.end).collect();
-    assert_eq!((state.state, state.attempt(), &ends[..]), (State::Runnable, 1, &[AttemptEnd::Released][..]));
-    let node = world.processes[0].settings.node.clone();
+    assert_eq!(
+        (state.state, state.attempt(), &ends[..]),
+        (TaskStatus::Runnable, 1, &[AttemptEnd::Released][..])
+    );
+    let node = world.processes[0].config.node.clone();
     assert!(world.get(&Key::Node(node)).is_none());
 }
 
 #[test]
 fn a_handler_that_ignores_stop_is_named_at_the_deadline_and_not_released() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("good");
     world.settle();
-    world.handling = Handling::Deaf;
+    world.handling = HandlerScript::Deaf;
     world.submit("bad");
     world.settle();
     world.shut_down(0, seconds(3));
@@ -46,26 +49,26 @@ fn a_handler_that_ignores_stop_is_named_at_the_deadline_and_not_released() {
 
 #[test]
 fn a_handler_that_is_never_aborted_is_waited_for_and_released_only_then() {
-    let mut world = World::calm(1);
-    world.processes[0].settings.insistence = StopMode::Wait;
+    let mut world = WorkerWorld::calm(1);
+    world.processes[0].config.stop_mode = StopMode::Wait;
     world.crash(0);
-    world.handling = Handling::Stubborn;
+    world.handling = HandlerScript::Stubborn;
     world.submit("a");
     world.pass(seconds(30));
     assert_eq!(world.runs_on("a"), Some(0));
     world.shut_down(0, seconds(60));
     world.pass(seconds(20));
-    assert!(world.has_noticed(0, |notice| matches!(notice, Notice::Stuck { .. })));
+    assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::Stuck { .. })));
     assert_eq!((world.runs_on("a"), world.owner("a").as_deref()), (Some(0), Some("n0")));
-    world.finish("a", Outcome::Release);
+    world.finish("a", HandlerEnd::Release);
     world.pass(ms(50));
     assert_eq!((world.owner("a"), world.processes[0].finished.clone()), (None, Some(Vec::new())));
 }
 
 #[test]
 fn nothing_is_claimed_once_a_shutdown_has_begun() {
-    let mut world = World::calm(1);
-    world.handling = Handling::Deaf;
+    let mut world = WorkerWorld::calm(1);
+    world.handling = HandlerScript::Deaf;
     world.submit("a");
     world.settle();
     world.shut_down(0, seconds(30));
@@ -76,7 +79,7 @@ fn nothing_is_claimed_once_a_shutdown_has_begun() {
 
 #[test]
 fn a_claim_answered_after_the_shutdown_began_is_released_and_never_run() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.holds_answers = true;
     world.submit("a");
     world.pass(ms(10));
@@ -91,10 +94,10 @@ fn a_claim_answered_after_the_shutdown_began_is_released_and_never_run() {
 
 #[test]
 fn a_shutdown_with_a_store_that_does_not_answer_ends_at_its_deadline() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
-    world.fate = Fate::NotDone;
+    world.fate = WireFault::NotDone;
     world.shut_down(0, seconds(3));
     world.pass(seconds(4));
     assert_eq!(world.processes[0].finished, Some(Vec::new()), "no handler runs any more");
@@ -103,8 +106,8 @@ fn a_shutdown_with_a_store_that_does_not_answer_ends_at_its_deadline() {
 
 #[test]
 fn a_second_shutdown_can_only_be_sooner() {
-    let mut world = World::calm(1);
-    world.handling = Handling::Stubborn;
+    let mut world = WorkerWorld::calm(1);
+    world.handling = HandlerScript::Stubborn;
     world.submit("a");
     world.settle();
     world.shut_down(0, seconds(300));
@@ -122,12 +125,12 @@ fn a_second_shutdown_can_only_be_sooner() {
 
 #[test]
 fn a_finished_node_asks_nothing_more() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.shut_down(0, seconds(1));
     world.settle();
-    world.tell(0, Event::Time);
+    world.tell(0, WorkerInput::Time);
     let now = world.clock(0);
     let machine = &mut world.processes[0].machine;
-    assert!(machine.is_finished() && machine.poll_action().is_none());
+    assert!(machine.is_finished() && machine.poll_output().is_none());
     assert_eq!(machine.next_wake(now), None, "a driver would spin");
 }

@@ -5,23 +5,23 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::events::{ms, seconds, task};
-use super::process::Handling;
-use super::world::{FEEDS, World};
+use super::process::HandlerScript;
+use super::world::{FEEDS, WorkerWorld};
 use crate::command::NodeCommand;
 use crate::id::TaskId;
 use crate::kv::Get;
 use crate::layout::Key;
-use crate::task::{Checkpoint, State, TaskMessage};
-use crate::worker::Event;
+use crate::task::{Checkpoint, TaskMessage, TaskStatus};
+use crate::worker::WorkerInput;
 
 const TASKS: usize = 12;
 
 /// Lets everything happen for some minutes, then lets the faults end, and looks at what is left.
-fn weather(nodes: usize, seed: u64, steps: usize) -> World {
-    let mut world = World::new(nodes, seed);
+fn weather(nodes: usize, seed: u64, steps: usize) -> WorkerWorld {
+    let mut world = WorkerWorld::new(nodes, seed);
     world.is_stormy = true;
     world.faults_one_in = 8;
-    world.handling = Handling::Random;
+    world.handling = HandlerScript::Random;
     for _ in 0..steps {
         world.mishap();
         let span = ms(world.dice.below(1_500));
@@ -31,7 +31,7 @@ fn weather(nodes: usize, seed: u64, steps: usize) -> World {
     world
 }
 
-impl World {
+impl WorkerWorld {
     fn mishap(&mut self) {
         let n = self.dice.index(self.processes.len());
         let name = format!("t{}", self.dice.index(TASKS));
@@ -59,14 +59,16 @@ impl World {
                 self.order(n, order);
             }
             21 => {
-                let order =
-                    [NodeCommand::StopTask(task(&name)), NodeCommand::Balance(crate::command::Balance::Act)];
+                let order = [
+                    NodeCommand::StopTask(task(&name)),
+                    NodeCommand::Balance(crate::command::BalanceMode::Act),
+                ];
                 let order = order[self.dice.index(2)].clone();
                 self.order(n, order);
             }
             22 if self.dice.one_in(4) => {
                 let deadline = self.now + seconds(1) + ms(self.dice.below(9_000));
-                self.tell(n, Event::Shutdown { deadline });
+                self.tell(n, WorkerInput::Shutdown { deadline });
             }
             23..=25 => self.keep_progress(n),
             _ => {}
@@ -85,13 +87,13 @@ impl World {
         let len = self.processes[n].handlers.len();
         let Some((task, run)) = self.processes[n].handlers.iter().nth(self.dice.index(len)) else { return };
         let blob = Checkpoint::new(at.to_le_bytes().to_vec()).unwrap();
-        let event = Event::Checkpoint { task: task.clone(), token: run.token, ask, blob };
+        let event = WorkerInput::Checkpoint { task: task.clone(), token: run.token, ask, blob };
         self.tell(n, event);
     }
 
     /// Submits a task as submitters do: one whose state says that it has ended is forgotten first.
     fn resubmit(&mut self, name: &str) {
-        let has_ended = self.stands(name).is_some_and(State::is_terminal);
+        let has_ended = self.stands(name).is_some_and(TaskStatus::is_terminal);
         if has_ended && !self.exists(name) {
             let key = self.layout.encode(&Key::TaskState(task(name)));
             self.apply(&crate::txn::Txn::new().then(crate::txn::Op::delete(key)));
@@ -154,7 +156,7 @@ impl World {
         for n in 0..self.processes.len() {
             self.order(n, NodeCommand::Unfreeze);
         }
-        self.handling = Handling::Obedient;
+        self.handling = HandlerScript::Obedient;
         // Long enough for every cool-down, every task set aside and every deaf handler.
         self.pass(seconds(240));
         self.check_tasks();
@@ -173,10 +175,10 @@ impl World {
             .collect();
         for task in self.submitted.clone() {
             let state = self.stands(task.as_str());
-            if state == Some(State::Completed) {
+            if state == Some(TaskStatus::Completed) {
                 assert!(self.done.contains(&task), "{task} is completed, and nobody has done it");
             }
-            if state == Some(State::Killed) {
+            if state == Some(TaskStatus::Killed) {
                 assert!(self.killed.contains(&task), "{task} is killed, and nobody wanted that");
             }
             if there.contains(&task) {
@@ -184,17 +186,17 @@ impl World {
                 let owner = owner.unwrap_or_else(|| panic!("nobody owns {task}, which stands {state:?}"));
                 let holder = self.owner(task.as_str()).unwrap();
                 let process =
-                    self.processes.iter().find(|process| process.settings.node.as_str() == holder).unwrap();
+                    self.processes.iter().find(|process| process.config.node.as_str() == holder).unwrap();
                 assert!(process.valid_until.is_some(), "{task} is owned by {holder}, who is not there");
                 let runs = process.handlers.get(&task).map(|run| run.token.0);
                 match state {
-                    None | Some(State::Runnable) => {
+                    None | Some(TaskStatus::Runnable) => {
                         assert_eq!(runs, Some(owner.created), "{task} should run on {holder}");
                     }
                     Some(_) => assert_eq!(runs, None, "{task} should not run"),
                 }
             } else {
-                let has_ended = state.is_some_and(State::is_terminal);
+                let has_ended = state.is_some_and(TaskStatus::is_terminal);
                 assert!(has_ended || self.deleted.contains(&task), "{task} is lost, and stands {state:?}");
             }
         }
@@ -220,7 +222,7 @@ impl World {
     }
 
     fn waits_as_order(&mut self, id: &crate::id::CommandId) -> bool {
-        let nodes: Vec<_> = self.processes.iter().map(|process| process.settings.node.clone()).collect();
+        let nodes: Vec<_> = self.processes.iter().map(|process| process.config.node.clone()).collect();
         nodes.into_iter().any(|node| self.get(&Key::NodeCommand(node, id.clone())).is_some())
     }
 }

@@ -1,8 +1,8 @@
 //! Commands and results that have expired: refused by workers, deleted by one of them, and never together with what was put since.
 
 use super::events::{ms, seconds, task};
-use super::wire::Fate;
-use super::world::World;
+use super::wire::WireFault;
+use super::world::WorkerWorld;
 use crate::command::NodeCommand;
 use crate::id::{CommandId, NodeId};
 use crate::kv::{Get, Selection};
@@ -10,11 +10,13 @@ use crate::layout::{COMMAND_EXPIRES_AFTER, Key, RESULT_EXPIRES_AFTER};
 use crate::record::CommandOutcome::{Done, Expired};
 use crate::record::{CommandRecord, Record, ResultRecord, Timestamp};
 use crate::revision::RequestId;
-use crate::task::{State, TaskMessage};
+use crate::task::{TaskMessage, TaskStatus};
 use crate::txn::{Op, Txn};
-use crate::worker::{Event, Notice, RetentionAsk, RetentionReply, RetentionStep, Swept, request};
+use crate::worker::{
+    ExpiredKey, RetentionReply, RetentionRequest, RetentionStep, WorkerEvent, WorkerInput, request,
+};
 
-impl World {
+impl WorkerWorld {
     /// Sends a command that expires then. Nothing else is sent to a task that does not exist.
     fn expiring(&mut self, name: &str, message: TaskMessage, expires_at: Timestamp) -> CommandId {
         self.send(name, CommandRecord { expires_at: Some(expires_at), ..message.into_command() })
@@ -55,7 +57,7 @@ impl World {
 
 #[test]
 fn expired_command_is_not_executed() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let late = world.expiring("a", TaskMessage::Pause, world.in_ms(0));
@@ -65,13 +67,13 @@ fn expired_command_is_not_executed() {
     assert_eq!(why, "it expired before a worker read it");
     let in_time = world.expiring("a", TaskMessage::Pause, world.in_ms(60_000));
     world.settle();
-    assert_eq!((world.outcome(&in_time), world.stands("a")), (Some(Done), Some(State::Paused)));
+    assert_eq!((world.outcome(&in_time), world.stands("a")), (Some(Done), Some(TaskStatus::Paused)));
 }
 
 /// A worker that claims a task refuses the command that expired while no worker had it.
 #[test]
 fn command_that_expired_before_claim_is_refused() {
-    let mut world = World::calm(0);
+    let mut world = WorkerWorld::calm(0);
     world.submit("a");
     let id = world.expiring("a", TaskMessage::Kill { reason: None }, world.in_ms(1_000));
     world.pass(seconds(2));
@@ -83,29 +85,29 @@ fn command_that_expired_before_claim_is_refused() {
 /// It was read in time; the handler takes until after that to stop.
 #[test]
 fn command_read_in_time_counts_although_handler_stops_late() {
-    let mut world = World::calm(1);
-    world.handling = super::process::Handling::Deaf;
+    let mut world = WorkerWorld::calm(1);
+    world.handling = super::process::HandlerScript::Deaf;
     world.submit("a");
     world.settle();
     let id = world.expiring("a", TaskMessage::Pause, world.in_ms(1_000));
     world.pass(seconds(2));
-    world.finish("a", crate::worker::Outcome::Aborted);
+    world.finish("a", crate::worker::HandlerEnd::Aborted);
     world.settle();
-    assert_eq!((world.outcome(&id), world.stands("a")), (Some(Done), Some(State::Paused)));
+    assert_eq!((world.outcome(&id), world.stands("a")), (Some(Done), Some(TaskStatus::Paused)));
 }
 
 #[test]
 fn expired_command_to_node_is_not_executed() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     let id = world.next_id();
-    let node = world.processes[0].settings.node.clone();
+    let node = world.processes[0].config.node.clone();
     let expires_at = Some(world.in_ms(0));
     let record = CommandRecord { id: Some(id.clone()), expires_at, ..NodeCommand::Freeze.into_command() };
     let key = world.layout.encode(&Key::NodeCommand(node, id.clone()));
     world.apply(&Txn::new().then(Op::put(key, record.encode())));
     world.settle();
     assert_eq!(
-        (world.outcome(&id), world.has_noticed(0, |notice| *notice == Notice::Frozen)),
+        (world.outcome(&id), world.has_noticed(0, |notice| *notice == WorkerEvent::Frozen)),
         (Some(Expired), false)
     );
 }
@@ -113,7 +115,7 @@ fn expired_command_to_node_is_not_executed() {
 /// The sender was killed, and no worker has the task: after a week and one round the command is gone, and a day later its result.
 #[test]
 fn command_of_killed_sender_is_swept() {
-    let mut world = World::calm(3);
+    let mut world = WorkerWorld::calm(3);
     let id = world.command("nowhere", TaskMessage::Pause);
     world.pass(COMMAND_EXPIRES_AFTER - seconds(1));
     assert_eq!((world.commands_left(), world.outcome(&id)), (1, None));
@@ -131,7 +133,7 @@ fn command_of_killed_sender_is_swept() {
 
 #[test]
 fn command_to_dead_node_is_swept() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     let key = Key::NodeCommand(NodeId::parse("dead").unwrap(), world.next_id());
     let record = CommandRecord { expires_at: Some(world.in_ms(1)), ..NodeCommand::Freeze.into_command() };
     world.put_raw(&key, std::str::from_utf8(&record.encode()).unwrap());
@@ -142,7 +144,7 @@ fn command_to_dead_node_is_swept() {
 
 #[test]
 fn no_command_is_swept_while_no_worker_lives() {
-    let mut world = World::calm(0);
+    let mut world = WorkerWorld::calm(0);
     world.expiring("nowhere", TaskMessage::Pause, world.in_ms(1));
     world.pass(seconds(600));
     assert_eq!(world.commands_left(), 1);
@@ -154,7 +156,7 @@ fn no_command_is_swept_while_no_worker_lives() {
 /// Another program's command has no `expires_at`.
 #[test]
 fn command_and_result_without_expiry_stay() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.put_raw(&Key::TaskCommand(task("a")), r#"{"command":"pause"}"#);
     world.put_raw(&Key::TaskCommand(task("b")), "no record");
     world.put_result("old", None);
@@ -166,17 +168,17 @@ fn command_and_result_without_expiry_stay() {
 /// The worker has read the first command; the second one is sent before its delete arrives.
 #[test]
 fn command_sent_since_is_not_deleted() {
-    let mut world = World::calm(0);
+    let mut world = WorkerWorld::calm(0);
     let first = world.expiring("nowhere", TaskMessage::Pause, world.in_ms(1));
     let key = world.layout.encode(&Key::TaskCommand(task("nowhere")));
     let modified = world.store.revision();
     let second = world.command("nowhere", TaskMessage::Run);
     let result = ResultRecord::new(NodeId::parse("n").unwrap(), Expired, world.wall()).encode();
     let step = RetentionStep::ExpireCommand {
-        command: Swept { key: key.clone(), modified },
+        command: ExpiredKey { key: key.clone(), modified },
         result: Some((second.clone(), result.clone())),
     };
-    let ask = RetentionAsk { epoch: RequestId(1), step };
+    let ask = RetentionRequest { epoch: RequestId(1), step };
     let txn = request::retention(&world.layout, &ask);
     let reply = world.apply(&txn);
     assert_eq!(request::read_retained(&world.layout, &ask, Ok(reply)), RetentionReply::Kept);
@@ -187,8 +189,10 @@ fn command_sent_since_is_not_deleted() {
     let modified = world.store.revision();
     world.put_result("r", Some(world.in_ms(9_000_000)));
     let key = world.layout.encode(&Key::CommandResult(CommandId::parse("r").unwrap()));
-    let ask =
-        RetentionAsk { epoch: RequestId(2), step: RetentionStep::DeleteResult(Swept { key, modified }) };
+    let ask = RetentionRequest {
+        epoch: RequestId(2),
+        step: RetentionStep::DeleteResult(ExpiredKey { key, modified }),
+    };
     let txn = request::retention(&world.layout, &ask);
     let reply = world.apply(&txn);
     assert_eq!(request::read_retained(&world.layout, &ask, Ok(reply)), RetentionReply::Kept);
@@ -197,7 +201,7 @@ fn command_sent_since_is_not_deleted() {
 /// Results of the last day are not even read, however many there are; those of other programs are.
 #[test]
 fn results_of_last_day_are_not_read() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     let mut ids = crate::id::CommandIds::default();
     for n in 0..1_000_u64 {
         let id = ids.next(world.wall(), n.to_be_bytes());
@@ -214,7 +218,7 @@ fn results_of_last_day_are_not_read() {
 
 #[test]
 fn rounds_are_bounded() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     for n in 0..150 {
         world.expiring(&format!("t{n:03}"), TaskMessage::Pause, world.in_ms(1));
     }
@@ -222,7 +226,7 @@ fn rounds_are_bounded() {
         world.put_result(&format!("0r{n:03}"), Some(world.in_ms(1)));
     }
     let mut most = (0, 0);
-    let counts = |world: &World| {
+    let counts = |world: &WorkerWorld| {
         let commands = |step: &RetentionStep| matches!(step, RetentionStep::ExpireCommand { .. });
         let results = |step: &RetentionStep| matches!(step, RetentionStep::DeleteResult(_));
         (world.retained(0, commands), world.retained(0, results))
@@ -240,7 +244,7 @@ fn rounds_are_bounded() {
 
 #[test]
 fn lost_replies_leave_no_expired_command() {
-    let mut world = World::calm(2);
+    let mut world = WorkerWorld::calm(2);
     let mut ids = Vec::new();
     for n in 0..100 {
         ids.push(world.expiring(&format!("t{n:03}"), TaskMessage::Pause, world.in_ms(1)));
@@ -256,12 +260,12 @@ fn lost_replies_leave_no_expired_command() {
 /// The wall clock is set back by two days in the middle of a pass.
 #[test]
 fn clock_set_back_ends_no_sweep() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     for n in 0..300 {
         world.put_result(&format!("0r{n:03}"), Some(world.in_ms(1)));
     }
     let one_page =
-        |world: &World| world.retained(0, |step| matches!(step, RetentionStep::DeleteResult(_))) > 0;
+        |world: &WorkerWorld| world.retained(0, |step| matches!(step, RetentionStep::DeleteResult(_))) > 0;
     while !one_page(&world) {
         world.pass(ms(10));
     }
@@ -275,13 +279,13 @@ fn clock_set_back_ends_no_sweep() {
 
 #[test]
 fn worker_without_store_does_not_hurry() {
-    let mut world = World::calm(1);
+    let mut world = WorkerWorld::calm(1);
     world.expiring("nowhere", TaskMessage::Pause, world.in_ms(1));
-    world.fate = Fate::NotDone;
-    world.tell(0, Event::Time);
+    world.fate = WireFault::NotDone;
+    world.tell(0, WorkerInput::Time);
     world.pass(seconds(150));
     assert!(world.reads_of_results(0) <= 3, "{}", world.reads_of_results(0));
-    world.fate = Fate::Works;
+    world.fate = WireFault::Works;
     world.sweep_round();
     assert_eq!(world.commands_left(), 0);
 }

@@ -2,55 +2,55 @@
 
 use std::time::Duration;
 
-use super::world::{Item, World};
+use super::world::{WorkerWorld, WorldItem};
 use crate::error::{Cause, StoreError};
 use crate::layout::{Key, Layout};
 use crate::lease::LeaseId;
 use crate::revision::RequestId;
 use crate::txn::{Op, Txn, TxnReply};
-use crate::worker::request::{ClaimBatch, NodeWrite, Reading};
-use crate::worker::{ClaimRequest, Event};
+use crate::worker::request::{ClaimBatch, ClaimReadMode, NodeWrite};
+use crate::worker::{ClaimRequest, WorkerInput};
 
 /// etcd gives up a request after this long.
 const LATE_MAX: u64 = 7_000;
 /// What becomes of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
+pub(super) enum WireFault {
     Works,
     NotDone,
     /// It is carried out; the answer is lost.
-    LosesAnswer,
+    LosesReply,
     /// The answer is lost, and it is carried out much later.
     Late,
 }
 
 /// What a node asks of the store.
 #[derive(Clone, Debug)]
-pub(super) enum Ask {
+pub(super) enum WireRequest {
     Claim { epoch: RequestId, claims: Vec<(ClaimRequest, LeaseId)> },
     Write(NodeWrite),
     Leave,
 }
 
-impl World {
+impl WorkerWorld {
     /// A request reaches the store, or not.
-    pub(super) fn arrive(&mut self, n: usize, life: u64, ask: Ask) {
+    pub(super) fn arrive(&mut self, n: usize, life: u64, ask: WireRequest) {
         let mut fate = self.fate;
         if self.faults_one_in > 0 && self.dice.one_in(self.faults_one_in) {
-            fate = [Fate::NotDone, Fate::LosesAnswer, Fate::Late][self.dice.index(3)];
+            fate = [WireFault::NotDone, WireFault::LosesReply, WireFault::Late][self.dice.index(3)];
         }
         let is_cut = self.processes[n].is_cut && self.processes[n].life == life;
         // What was on its way when the line was cut may have passed; its answer has not.
         if is_cut && !(self.is_stormy && self.dice.one_in(2)) {
-            fate = Fate::NotDone;
+            fate = WireFault::NotDone;
         }
-        if let Ask::Claim { epoch, claims } = ask {
+        if let WireRequest::Claim { epoch, claims } = ask {
             return self.arrive_claims(n, life, (epoch, claims), fate);
         }
         let txns = self.txns(n, &ask);
-        if fate == Fate::Late {
+        if fate == WireFault::Late {
             let delay = Duration::from_millis(self.dice.below(LATE_MAX));
-            self.later(Item::Late(txns.clone()), n, delay);
+            self.later(WorldItem::Late(txns.clone()), n, delay);
         }
         let replies = self.replies(&txns, fate);
         if self.processes[n].life != life {
@@ -66,56 +66,56 @@ impl World {
         n: usize,
         life: u64,
         claims: (RequestId, Vec<(ClaimRequest, LeaseId)>),
-        fate: Fate,
+        fate: WireFault,
     ) {
         let (epoch, claims) = claims;
-        let reading = if epoch.0.is_multiple_of(4) { Reading::Each } else { Reading::Together };
+        let reading = if epoch.0.is_multiple_of(4) { ClaimReadMode::Each } else { ClaimReadMode::Together };
         let mut request = ClaimBatch::new(claims, reading);
         let mut fate = fate;
-        while !request.is_answered() {
+        while !request.has_reply() {
             let txns = request.txns(&self.layout);
-            if fate == Fate::Late {
+            if fate == WireFault::Late {
                 let delay = Duration::from_millis(self.dice.below(LATE_MAX));
-                self.later(Item::Late(txns.clone()), n, delay);
+                self.later(WorldItem::Late(txns.clone()), n, delay);
             }
             let replies = self.replies(&txns, fate);
             request.handle(replies);
             if self.faults_one_in > 0 && self.dice.one_in(self.faults_one_in) {
-                fate = [Fate::NotDone, Fate::LosesAnswer, Fate::Late][self.dice.index(3)];
+                fate = [WireFault::NotDone, WireFault::LosesReply, WireFault::Late][self.dice.index(3)];
             }
         }
         if self.processes[n].life == life {
-            self.answer(n, life, Event::ClaimsAnswered { epoch, answers: request.into_answers() });
+            self.answer(n, life, WorkerInput::ClaimReplies { epoch, replies: request.into_replies() });
         }
     }
 
-    fn replies(&mut self, txns: &[Txn], fate: Fate) -> Vec<Result<TxnReply, StoreError>> {
+    fn replies(&mut self, txns: &[Txn], fate: WireFault) -> Vec<Result<TxnReply, StoreError>> {
         let mut replies = Vec::new();
         for txn in txns {
             replies.push(match fate {
-                Fate::Works => self.store.apply(txn, self.now),
-                Fate::NotDone => Err(StoreError::Unavailable(cause())),
-                Fate::LosesAnswer => {
+                WireFault::Works => self.store.apply(txn, self.now),
+                WireFault::NotDone => Err(StoreError::Unavailable(cause())),
+                WireFault::LosesReply => {
                     let _ = self.store.apply(txn, self.now);
                     Err(StoreError::Ambiguous(cause()))
                 }
-                Fate::Late => Err(StoreError::Ambiguous(cause())),
+                WireFault::Late => Err(StoreError::Ambiguous(cause())),
             });
         }
         replies
     }
 
     /// The node is told, now or later.
-    fn answer(&mut self, n: usize, life: u64, event: Event) {
+    fn answer(&mut self, n: usize, life: u64, event: WorkerInput) {
         let is_cut = self.processes[n].is_cut && self.processes[n].life == life;
         if self.holds_answers {
             return self.withheld.push((n, life, event));
         }
         if is_cut && self.is_stormy {
             let late = Duration::from_millis(self.dice.below(20_000));
-            return self.later(Item::Tell(n, event), n, late);
+            return self.later(WorldItem::Tell(n, event), n, late);
         }
-        self.soon(Item::Tell(n, event), n);
+        self.soon(WorldItem::Tell(n, event), n);
     }
 
     pub(super) fn release_answers(&mut self) {
@@ -127,12 +127,12 @@ impl World {
         }
     }
 
-    fn txns(&self, n: usize, ask: &Ask) -> Vec<Txn> {
-        let node = &self.processes[n].settings.node;
+    fn txns(&self, n: usize, ask: &WireRequest) -> Vec<Txn> {
+        let node = &self.processes[n].config.node;
         match ask {
-            Ask::Claim { .. } => unreachable!("claims arrive by themselves"),
-            Ask::Write(write) => vec![write.txn(&self.layout, node)],
-            Ask::Leave => {
+            WireRequest::Claim { .. } => unreachable!("claims arrive by themselves"),
+            WireRequest::Write(write) => vec![write.txn(&self.layout, node)],
+            WireRequest::Leave => {
                 let key = self.layout.encode(&Key::Node(node.clone()));
                 vec![Txn::new().then(Op::delete(key))]
             }
@@ -140,12 +140,12 @@ impl World {
     }
 }
 
-fn read(layout: &Layout, ask: Ask, replies: Vec<Result<TxnReply, StoreError>>) -> Event {
+fn read(layout: &Layout, ask: WireRequest, replies: Vec<Result<TxnReply, StoreError>>) -> WorkerInput {
     let first = |replies: Vec<Result<TxnReply, StoreError>>| replies.into_iter().next().unwrap();
     match ask {
-        Ask::Claim { .. } => unreachable!("claims arrive by themselves"),
-        Ask::Write(write) => write.read(layout, first(replies)),
-        Ask::Leave => Event::Left,
+        WireRequest::Claim { .. } => unreachable!("claims arrive by themselves"),
+        WireRequest::Write(write) => write.read(layout, first(replies)),
+        WireRequest::Leave => WorkerInput::OwnKeyDeleted,
     }
 }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::process::{Handling, Process};
-use super::rng::Dice;
-use super::wire::{Ask, Fate};
+use super::process::{HandlerScript, WorkerProcess};
+use super::rng::TestRng;
+use super::wire::{WireFault, WireRequest};
 use crate::change::{PreviousValues, WatchItem, WatchStart};
 use crate::id::{CommandId, Namespace, NodeId, TaskId};
 use crate::keyspace::{Keyspace, WatchId};
@@ -25,38 +25,38 @@ use crate::task::StateRecord;
 use crate::time::Moment;
 use crate::txn::{Condition, Op, Txn, TxnReply};
 use crate::worker::request::NodeWrite;
-use crate::worker::{Action, Event, Feed, Now, Outcome, WorkerConfig};
+use crate::worker::{FeedId, HandlerEnd, InputTime, WorkerConfig, WorkerInput, WorkerOutput};
 
 pub(super) const TTL: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_millis(500);
 const RENEW_EVERY: Duration = Duration::from_secs(3);
 /// The time on the wall when the clock says nothing.
 const WALL: u64 = 1_700_000_000_000;
-pub(super) const FEEDS: [Feed; 4] = [Feed::Tasks, Feed::Nodes, Feed::Frozen, Feed::Commands];
+pub(super) const FEEDS: [FeedId; 4] = [FeedId::Tasks, FeedId::Nodes, FeedId::Frozen, FeedId::Commands];
 
 /// What happens next.
-pub(super) enum Item {
-    Arrive(usize, Ask),
+pub(super) enum WorldItem {
+    Arrive(usize, WireRequest),
     Late(Vec<Txn>),
-    Tell(usize, Event),
-    Poll(usize, Feed),
+    Tell(usize, WorkerInput),
+    Poll(usize, FeedId),
     Renew(usize),
     Join(usize),
-    Ends(usize, TaskId, Token, Outcome),
+    Ends(usize, TaskId, Token, HandlerEnd),
 }
 
-pub(super) struct World {
+pub(super) struct WorkerWorld {
     pub(super) now: Moment,
     pub(super) store: Keyspace,
     pub(super) layout: Layout,
-    pub(super) processes: Vec<Process>,
-    pub(super) dice: Dice,
+    pub(super) processes: Vec<WorkerProcess>,
+    pub(super) dice: TestRng,
     /// Whether requests and news take a random time, or a millisecond.
     pub(super) is_stormy: bool,
     /// The fates that requests have, as one in this many.
     pub(super) faults_one_in: u64,
-    pub(super) fate: Fate,
-    /// Whether answers stay on their way until [`World::release_answers`].
+    pub(super) fate: WireFault,
+    /// Whether answers stay on their way until [`WorkerWorld::release_answers`].
     pub(super) holds_answers: bool,
     /// How long news takes, if not as long as everything else.
     pub(super) news_take: Option<Duration>,
@@ -66,12 +66,12 @@ pub(super) struct World {
     pub(super) swift: Option<usize>,
     /// Until when it is busy.
     busy_until: Moment,
-    pub(super) withheld: Vec<(usize, u64, Event)>,
-    queue: BTreeMap<(Moment, u64), (u64, Item)>,
+    pub(super) withheld: Vec<(usize, u64, WorkerInput)>,
+    queue: BTreeMap<(Moment, u64), (u64, WorldItem)>,
     counter: u64,
-    watches: BTreeMap<WatchId, (usize, Feed)>,
+    watches: BTreeMap<WatchId, (usize, FeedId)>,
     leases: i64,
-    pub(super) handling: Handling,
+    pub(super) handling: HandlerScript,
     /// When a claim was last ended by somebody else's hand.
     pub(super) meddled: BTreeMap<TaskId, Moment>,
     pub(super) commands: BTreeMap<CommandId, (TaskId, crate::revision::Revision)>,
@@ -83,18 +83,18 @@ pub(super) struct World {
     pub(super) trace: u64,
 }
 
-impl World {
-    pub(super) fn new(nodes: usize, seed: u64) -> World {
+impl WorkerWorld {
+    pub(super) fn new(nodes: usize, seed: u64) -> WorkerWorld {
         let store = Keyspace::new(Limits::EMBEDDED);
-        let mut world = World {
+        let mut world = WorkerWorld {
             now: Moment::ORIGIN,
             store,
             layout: Layout::new(&Namespace::parse("t").unwrap()),
             processes: Vec::new(),
-            dice: Dice(seed),
+            dice: TestRng(seed),
             is_stormy: false,
             faults_one_in: 0,
-            fate: Fate::Works,
+            fate: WireFault::Works,
             holds_answers: false,
             news_take: None,
             operations_take: None,
@@ -105,7 +105,7 @@ impl World {
             counter: 0,
             watches: BTreeMap::new(),
             leases: 1,
-            handling: Handling::Obedient,
+            handling: HandlerScript::Obedient,
             meddled: BTreeMap::new(),
             commands: BTreeMap::new(),
             submitted: BTreeSet::new(),
@@ -123,7 +123,7 @@ impl World {
     pub(super) fn add_node(&mut self, n: usize) {
         let node = NodeId::parse(&format!("n{n}")).unwrap();
         let seed = self.dice.throw();
-        self.processes.push(Process::new(WorkerConfig::new(node, seed), self.layout.clone()));
+        self.processes.push(WorkerProcess::new(WorkerConfig::new(node, seed), self.layout.clone()));
         self.boot(n);
     }
 
@@ -132,23 +132,23 @@ impl World {
         for feed in FEEDS {
             self.follow(n, feed);
         }
-        self.soon(Item::Join(n), n);
+        self.soon(WorldItem::Join(n), n);
     }
 
     /// The process is gone at once, with everything that ran in it; and another begins in its place.
     pub(super) fn crash(&mut self, n: usize) {
         let seed = self.dice.throw();
-        let settings = WorkerConfig { seed, ..self.processes[n].settings.clone() };
+        let config = WorkerConfig { seed, ..self.processes[n].config.clone() };
         let life = self.processes[n].life + 1;
         for feed in FEEDS {
             self.unfollow(n, feed);
         }
-        self.processes[n] = Process { life, ..Process::new(settings, self.layout.clone()) };
+        self.processes[n] = WorkerProcess { life, ..WorkerProcess::new(config, self.layout.clone()) };
         self.boot(n);
     }
 
     /// Lists a prefix anew and watches it from there.
-    fn follow(&mut self, n: usize, feed: Feed) {
+    fn follow(&mut self, n: usize, feed: FeedId) {
         let select = self.selection(feed);
         let page = self.store.get(&Get::new(select.clone()), self.now).unwrap();
         let watch = self.store.watch(select, WatchStart::After(page.revision), self.now).unwrap();
@@ -163,30 +163,30 @@ impl World {
         self.show(n, feed, items);
     }
 
-    fn unfollow(&mut self, n: usize, feed: Feed) {
+    fn unfollow(&mut self, n: usize, feed: FeedId) {
         if let Some(watch) = self.processes[n].watches.remove(&feed) {
             self.watches.remove(&watch);
             self.store.unwatch(watch);
         }
     }
 
-    pub(super) fn break_feed(&mut self, n: usize, feed: Feed) {
+    pub(super) fn break_feed(&mut self, n: usize, feed: FeedId) {
         self.unfollow(n, feed);
         self.follow(n, feed);
     }
 
-    fn selection(&self, feed: Feed) -> Selection {
+    fn selection(&self, feed: FeedId) -> Selection {
         match feed {
-            Feed::Tasks => self.layout.tasks(),
-            Feed::Nodes => self.layout.nodes(),
-            Feed::Frozen => self.layout.frozen(),
-            Feed::Commands => self.layout.task_commands(),
+            FeedId::Tasks => self.layout.tasks(),
+            FeedId::Nodes => self.layout.nodes(),
+            FeedId::Frozen => self.layout.frozen(),
+            FeedId::Commands => self.layout.task_commands(),
         }
     }
 
-    fn show(&mut self, n: usize, feed: Feed, items: Vec<FeedItem>) {
+    fn show(&mut self, n: usize, feed: FeedId, items: Vec<FeedItem>) {
         for item in items {
-            self.tell(n, Event::Seen(feed, item));
+            self.tell(n, WorkerInput::FeedItem(feed, item));
         }
     }
 
@@ -194,32 +194,33 @@ impl World {
         Timestamp(WALL + u64::try_from(self.now.since_origin().as_millis()).unwrap())
     }
 
-    pub(super) fn clock(&mut self, n: usize) -> Now {
+    pub(super) fn clock(&mut self, n: usize) -> InputTime {
         let skew = self.processes[n].wall_skew;
         let wall = Timestamp(self.wall().0.saturating_add_signed(skew));
         let jitter = if self.is_stormy { self.dice.below(1_000) as f64 / 1_000.0 } else { 0.5 };
-        Now { at: self.now, wall, jitter }
+        InputTime { at: self.now, wall, jitter }
     }
 
     /// Tells a machine what happened, and does what it asks.
-    pub(super) fn tell(&mut self, n: usize, event: Event) {
+    pub(super) fn tell(&mut self, n: usize, event: WorkerInput) {
         let now = self.clock(n);
         self.processes[n].machine.handle(event, now);
-        while let Some(action) = self.processes[n].machine.poll_action() {
+        while let Some(action) = self.processes[n].machine.poll_output() {
             self.trace = self.trace.wrapping_mul(31).wrapping_add(self.counter);
             self.act(n, action);
         }
         self.processes[n].wake = self.processes[n].machine.next_wake(now);
-        while let Some(notice) = self.processes[n].machine.poll_notice() {
-            self.processes[n].notices.push(notice);
+        while let Some(notice) = self.processes[n].machine.poll_event() {
+            self.processes[n].events.push(notice);
         }
         self.announce_reads();
     }
 
-    fn act(&mut self, n: usize, action: Action) {
-        let token_of = |process: &Process, task: &TaskId| process.handlers.get(task).map(|run| run.token);
+    fn act(&mut self, n: usize, action: WorkerOutput) {
+        let token_of =
+            |process: &WorkerProcess, task: &TaskId| process.handlers.get(task).map(|run| run.token);
         match action {
-            Action::Claim { epoch, claims } => {
+            WorkerOutput::Claim { epoch, claims } => {
                 let process = &mut self.processes[n];
                 let lease = process.lease.expect("a node that has not joined claims nothing");
                 let claims = claims.into_iter().map(|ask| {
@@ -229,53 +230,60 @@ impl World {
                 let claims: Vec<_> = claims.collect();
                 process.requests.push(claims.len());
                 let count = u32::try_from(claims.len()).unwrap();
-                let ask = Ask::Claim { epoch, claims };
+                let ask = WireRequest::Claim { epoch, claims };
                 match self.operations_take {
                     Some(span) if self.swift != Some(n) => {
                         self.busy_until = self.busy_until.max(self.now) + span * count;
-                        self.later(Item::Arrive(n, ask), n, self.busy_until.since(self.now));
+                        self.later(WorldItem::Arrive(n, ask), n, self.busy_until.since(self.now));
                     }
-                    Some(_) | None => self.soon(Item::Arrive(n, ask), n),
+                    Some(_) | None => self.soon(WorldItem::Arrive(n, ask), n),
                 }
             }
-            Action::LetGo { nonce } => {
+            WorkerOutput::EndClaim { nonce } => {
                 let loan = self.processes[n].loans.remove(&nonce);
                 assert!(loan.is_some(), "{nonce} is let go twice");
             }
-            Action::GiveBack { task, token, claim } => {
-                self.soon(Item::Arrive(n, Ask::Write(NodeWrite::GiveBack(task, token, claim))), n);
+            WorkerOutput::ReleaseClaim { task, token, claim } => {
+                self.soon(
+                    WorldItem::Arrive(n, WireRequest::Write(NodeWrite::ReleaseClaim(task, token, claim))),
+                    n,
+                );
             }
-            Action::Start(start) => self.start(n, *start),
-            Action::Stop { task, token, .. } => {
+            WorkerOutput::Start(start) => self.start(n, *start),
+            WorkerOutput::Stop { task, token, .. } => {
                 assert_eq!(token_of(&self.processes[n], &task), Some(token), "stops what runs");
                 self.stop_handler(n, &task);
             }
-            Action::Abort { task, token } => {
+            WorkerOutput::Abort { task, token } => {
                 assert_eq!(token_of(&self.processes[n], &task), Some(token), "aborts what runs");
                 self.abort_handler(n, &task);
             }
-            Action::AskCheckpoint { task, .. } => self.processes[n].nudged.push(task),
-            Action::CheckpointAnswered { task, asks, result, .. } => {
+            WorkerOutput::RequestCheckpoint { task, .. } => self.processes[n].nudged.push(task),
+            WorkerOutput::CheckpointReply { task, checkpoint_requests, result, .. } => {
                 self.processes[n]
                     .kept
-                    .extend(asks.into_iter().map(|ask| (task.clone(), ask, result.clone())));
+                    .extend(checkpoint_requests.into_iter().map(|ask| (task.clone(), ask, result.clone())));
             }
-            Action::Save(save) => self.soon(Item::Arrive(n, Ask::Write(NodeWrite::Save(save))), n),
-            Action::Answer(answer) => self.soon(Item::Arrive(n, Ask::Write(NodeWrite::Answer(answer))), n),
-            Action::Retain(ask) => {
+            WorkerOutput::WriteState(save) => {
+                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::WriteState(save))), n);
+            }
+            WorkerOutput::AckCommand(answer) => {
+                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::AckCommand(answer))), n);
+            }
+            WorkerOutput::Retain(ask) => {
                 self.processes[n].retained.push(ask.step.clone());
-                self.soon(Item::Arrive(n, Ask::Write(NodeWrite::Retain(ask))), n);
+                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::Retain(ask))), n);
             }
-            Action::Announce(state) => {
+            WorkerOutput::Announce(state) => {
                 self.processes[n].announced = state;
                 self.put_node(n);
             }
-            Action::Publish(load) => {
+            WorkerOutput::Publish(load) => {
                 self.processes[n].load = load;
                 self.put_node(n);
             }
-            Action::Leave => self.soon(Item::Arrive(n, Ask::Leave), n),
-            Action::Finish { running } => self.processes[n].finished = Some(running),
+            WorkerOutput::Leave => self.soon(WorldItem::Arrive(n, WireRequest::Leave), n),
+            WorkerOutput::Finish { running } => self.processes[n].finished = Some(running),
         }
     }
 
@@ -283,7 +291,7 @@ impl World {
     fn put_node(&mut self, n: usize) {
         let process = &self.processes[n];
         let (Some(lease), Some(token)) = (process.lease, process.incarnation) else { return };
-        let key = self.layout.encode(&Key::Node(process.settings.node.clone()));
+        let key = self.layout.encode(&Key::Node(process.config.node.clone()));
         let txn = Txn::new().when(Condition::created_at(key.clone(), token.0)).then(Op::put_leased(
             key,
             process.node_record(),
@@ -293,7 +301,7 @@ impl World {
     }
 
     /// Something will happen soon.
-    pub(super) fn soon(&mut self, item: Item, n: usize) {
+    pub(super) fn soon(&mut self, item: WorldItem, n: usize) {
         let delay = match self.is_stormy {
             false => 1,
             true if self.dice.one_in(20) => self.dice.below(3_000),
@@ -302,7 +310,7 @@ impl World {
         self.later(item, n, Duration::from_millis(delay));
     }
 
-    pub(super) fn later(&mut self, item: Item, n: usize, delay: Duration) {
+    pub(super) fn later(&mut self, item: WorldItem, n: usize, delay: Duration) {
         self.counter += 1;
         let life = self.processes.get(n).map_or(0, |process| process.life);
         self.queue.insert((self.now + delay, self.counter), (life, item));
@@ -315,8 +323,8 @@ impl World {
                 && self.processes[n].polls.insert(feed)
             {
                 match self.news_take {
-                    Some(span) => self.later(Item::Poll(n, feed), n, span),
-                    None => self.soon(Item::Poll(n, feed), n),
+                    Some(span) => self.later(WorldItem::Poll(n, feed), n, span),
+                    None => self.soon(WorldItem::Poll(n, feed), n),
                 }
             }
         }
@@ -330,7 +338,7 @@ impl World {
             let next = self.queue.keys().next().map(|(at, _)| *at);
             let wakes = self.processes.iter().enumerate();
             let wake = wakes.filter_map(|(n, process)| Some((process.wake?.max(self.now), n))).min();
-            let lapse = self.processes.iter().filter_map(Process::lapses_at).min();
+            let lapse = self.processes.iter().filter_map(WorkerProcess::lapses_at).min();
             let store = self.store.next_deadline();
             let Some(at) = [next, wake.map(|(at, _)| at), lapse, store].into_iter().flatten().min() else {
                 break;
@@ -347,7 +355,7 @@ impl World {
                     self.happen(life, item);
                 }
             } else if let Some((_, n)) = wake.filter(|(at, _)| *at <= self.now) {
-                self.tell(n, Event::Time);
+                self.tell(n, WorkerInput::Time);
             }
             self.announce_reads();
             self.check();
@@ -362,32 +370,36 @@ impl World {
         self.pass(Duration::from_secs(2));
     }
 
-    fn happen(&mut self, life: u64, item: Item) {
-        let is_alive = |world: &World, n: usize| world.processes[n].life == life;
+    fn happen(&mut self, life: u64, item: WorldItem) {
+        let is_alive = |world: &WorkerWorld, n: usize| world.processes[n].life == life;
         match item {
             // What a process has sent travels on without it.
-            Item::Arrive(n, ask) => self.arrive(n, life, ask),
-            Item::Late(txns) => {
+            WorldItem::Arrive(n, ask) => self.arrive(n, life, ask),
+            WorldItem::Late(txns) => {
                 for txn in txns {
                     let _ = self.store.apply(&txn, self.now);
                 }
             }
-            Item::Tell(n, event) if is_alive(self, n) => self.tell(n, event),
-            Item::Poll(n, feed) if is_alive(self, n) => self.poll(n, feed),
-            Item::Renew(n) if is_alive(self, n) => self.renew(n),
-            Item::Join(n) if is_alive(self, n) => self.join(n),
-            Item::Ends(n, task, token, outcome) if is_alive(self, n) => {
+            WorldItem::Tell(n, event) if is_alive(self, n) => self.tell(n, event),
+            WorldItem::Poll(n, feed) if is_alive(self, n) => self.poll(n, feed),
+            WorldItem::Renew(n) if is_alive(self, n) => self.renew(n),
+            WorldItem::Join(n) if is_alive(self, n) => self.join(n),
+            WorldItem::Ends(n, task, token, outcome) if is_alive(self, n) => {
                 self.end_handler(n, task, token, outcome);
             }
-            Item::Tell(..) | Item::Poll(..) | Item::Renew(_) | Item::Join(_) | Item::Ends(..) => {}
+            WorldItem::Tell(..)
+            | WorldItem::Poll(..)
+            | WorldItem::Renew(_)
+            | WorldItem::Join(_)
+            | WorldItem::Ends(..) => {}
         }
     }
 
-    fn poll(&mut self, n: usize, feed: Feed) {
+    fn poll(&mut self, n: usize, feed: FeedId) {
         self.processes[n].polls.remove(&feed);
         if self.processes[n].is_cut {
             self.processes[n].polls.insert(feed);
-            return self.later(Item::Poll(n, feed), n, Duration::from_millis(500));
+            return self.later(WorldItem::Poll(n, feed), n, Duration::from_millis(500));
         }
         let Some(&watch) = self.processes[n].watches.get(&feed) else { return };
         let mut items = Vec::new();

@@ -18,9 +18,9 @@ fn enter(queues: &mut LocalQueues, name: &'static str) -> (QueueSlot, WaiterId) 
 /// Replies to the enter of a queue, and lets it settle.
 fn reply(queues: &mut LocalQueues, slot: QueueSlot, reply: EnterReply) {
     let local = queues.get_mut(slot).unwrap();
-    let Some(QueueOutput::Enter { id, epoch, .. }) = local.machine.poll_action() else { panic!("an enter") };
+    let Some(QueueOutput::Enter { id, epoch, .. }) = local.machine.poll_output() else { panic!("an enter") };
     local.machine.handle_entered(id, epoch, reply, 0.0, NOW);
-    while local.machine.poll_notice().is_some() {}
+    while local.machine.poll_event().is_some() {}
     queues.settle(slot);
 }
 
@@ -38,7 +38,7 @@ fn reused_slot_has_no_former_waiter() {
 }
 
 #[test]
-fn queue_is_ready_once_and_found_by_name_until_left() {
+fn entered_queue_is_ready_once() {
     let mut queues = LocalQueues::new(0);
     let (slot, _) = enter(&mut queues, "a/");
     assert_eq!(enter(&mut queues, "a/").0, slot);

@@ -17,14 +17,14 @@ const IN_FLIGHT: usize = 4;
 /// Bytes around one inner transaction on the wire: two tags, two lengths and some room.
 const WRAPPING_BYTES: usize = 16;
 
-type Outcome = Result<TxnReply, StoreError>;
+type BatchOutcome = Result<TxnReply, StoreError>;
 
 /// Transactions with their places in the caller's list.
-type Group = Vec<(usize, Txn)>;
+type TxnGroup = Vec<(usize, Txn)>;
 
-pub(super) async fn run(engine: &EtcdEngine, txns: Vec<Txn>) -> Vec<Outcome> {
+pub(super) async fn run(engine: &EtcdEngine, txns: Vec<Txn>) -> Vec<BatchOutcome> {
     let limits = &engine.info().limits;
-    let mut outcomes: Vec<Option<Outcome>> = Vec::new();
+    let mut outcomes: Vec<Option<BatchOutcome>> = Vec::new();
     outcomes.resize_with(txns.len(), || None);
     let mut valid = Vec::with_capacity(txns.len());
     for (place, txn) in txns.into_iter().enumerate() {
@@ -33,7 +33,7 @@ pub(super) async fn run(engine: &EtcdEngine, txns: Vec<Txn>) -> Vec<Outcome> {
             Err(error) => outcomes[place] = Some(Err(error)),
         }
     }
-    let settled = match <[Group; 1]>::try_from(groups(valid, limits)) {
+    let settled = match <[TxnGroup; 1]>::try_from(groups(valid, limits)) {
         // Most often; and what waits for several wakes its task once for nothing.
         Ok([only]) => vec![settle(engine, only).await],
         Err(groups) => {
@@ -48,9 +48,9 @@ pub(super) async fn run(engine: &EtcdEngine, txns: Vec<Txn>) -> Vec<Outcome> {
 }
 
 /// Cuts the list into groups that one request can carry.
-fn groups(txns: Group, limits: &Limits) -> Vec<Group> {
+fn groups(txns: TxnGroup, limits: &Limits) -> Vec<TxnGroup> {
     let mut groups = Vec::new();
-    let mut open: Group = Vec::new();
+    let mut open: TxnGroup = Vec::new();
     let (mut longest, mut bytes) = (0, 0);
     for (place, txn) in txns {
         let count = txn.when.len().max(txn.then.len()).max(txn.otherwise.len());
@@ -72,7 +72,7 @@ fn groups(txns: Group, limits: &Limits) -> Vec<Group> {
 }
 
 /// Sends one group, and halves of it where the server refuses the whole.
-async fn settle(engine: &EtcdEngine, group: Group) -> Vec<(usize, Outcome)> {
+async fn settle(engine: &EtcdEngine, group: TxnGroup) -> Vec<(usize, BatchOutcome)> {
     let mut settled = Vec::with_capacity(group.len());
     let mut waiting = vec![group];
     while let Some(mut group) = waiting.pop() {
@@ -97,13 +97,13 @@ async fn settle(engine: &EtcdEngine, group: Group) -> Vec<(usize, Outcome)> {
     settled
 }
 
-async fn send(engine: &EtcdEngine, group: &Group) -> Result<Vec<Outcome>, StoreError> {
+async fn send(engine: &EtcdEngine, group: &TxnGroup) -> Result<Vec<BatchOutcome>, StoreError> {
     if is_flat(group, engine.info().limits.txn_ops_max) {
         return send_flat(engine, group).await;
     }
     let then = group.iter().map(|(_, txn)| etcd::Op::Txn(translate::txn(txn))).collect();
     let request = etcd::Txn { then, ..etcd::Txn::default() };
-    let reply = engine.client.txn(request).await.map_err(super::failure::from)?;
+    let reply = engine.client.txn(request).await.map_err(super::error::from)?;
     if reply.replies.len() != group.len() {
         return Err(StoreError::Corrupt("a batch was answered with another number of replies".to_owned()));
     }
@@ -119,16 +119,16 @@ async fn send(engine: &EtcdEngine, group: &Group) -> Result<Vec<Outcome>, StoreE
 
 /// Whether all transactions of a group are without conditions, and few enough to stand side by side in one: that costs the server less than
 /// transactions inside a transaction.
-fn is_flat(group: &Group, ops_max: usize) -> bool {
+fn is_flat(group: &TxnGroup, ops_max: usize) -> bool {
     let is_bare = |txn: &Txn| txn.when.is_empty() && !txn.then.is_empty();
     group.iter().all(|(_, txn)| is_bare(txn))
         && group.iter().map(|(_, txn)| txn.then.len()).sum::<usize>() <= ops_max
 }
 
-async fn send_flat(engine: &EtcdEngine, group: &Group) -> Result<Vec<Outcome>, StoreError> {
+async fn send_flat(engine: &EtcdEngine, group: &TxnGroup) -> Result<Vec<BatchOutcome>, StoreError> {
     let then = group.iter().flat_map(|(_, txn)| txn.then.iter().map(translate::op)).collect();
     let request = etcd::Txn { then, ..etcd::Txn::default() };
-    let reply = engine.client.txn(request).await.map_err(super::failure::from)?;
+    let reply = engine.client.txn(request).await.map_err(super::error::from)?;
     let revision = Revision(reply.revision);
     let mut replies = reply.replies.into_iter();
     let outcome = |(_, txn): &(usize, Txn)| {

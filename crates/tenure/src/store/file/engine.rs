@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::{BootClock, Clock};
-use crate::store::file::alarm::{Alarm, GIVE_UP_AFTER};
-use crate::store::file::bell::Nudge;
+use crate::store::file::commit_notifier::ListenerWaker;
 use crate::store::file::hub::Hub;
-use crate::store::file::job::{Job, Line};
+use crate::store::file::job::{Job, JobQueue};
+use crate::store::file::lock_watchdog::{GIVE_UP_AFTER, LockWatchdog};
 use crate::store::file::occupancy::Occupancy;
 use crate::store::file::options::FileOptions;
-use crate::store::file::place::Place;
+use crate::store::file::paths::StorePaths;
 use crate::store::file::rows::Tables;
 use crate::store::file::time::{duration, floor_ms};
 use crate::store::file::writer;
@@ -27,14 +27,14 @@ use crate::store::{Cause, Revision, StoreError};
 
 /// What the threads of one open store share.
 pub(super) struct Core {
-    pub(super) place: Place,
+    pub(super) paths: StorePaths,
     pub(super) options: FileOptions,
-    pub(super) writes: Line,
-    pub(super) reads: Line,
-    pub(super) alarm: Alarm,
+    pub(super) writes: JobQueue,
+    pub(super) reads: JobQueue,
+    pub(super) watchdog: LockWatchdog,
     pub(super) hub: Hub,
     /// Wakes the thread that follows the log, once there is one.
-    pub(super) nudge: OnceLock<Nudge>,
+    pub(super) follower_waker: OnceLock<ListenerWaker>,
     /// The highest revision that this process has seen; a store below it is another one.
     seen: AtomicI64,
     /// When the next lease ends, in boot time, as far as this process knows.
@@ -42,7 +42,7 @@ pub(super) struct Core {
     over: OnceLock<StoreError>,
     /// Until when, in boot time, a holder may rely on a lease that this process granted or renewed.
     valid_until_ms: AtomicI64,
-    leaving: Mutex<Leaving>,
+    leaving: Mutex<CloseState>,
     left: Condvar,
     /// Why the store was lost, if it was.
     lost: watch::Sender<Option<StoreError>>,
@@ -50,7 +50,7 @@ pub(super) struct Core {
 
 /// What remains of a store after its end.
 #[derive(Default)]
-struct Leaving {
+struct CloseState {
     /// The marks on the files, until no holder of this process relies on them.
     occupancy: Option<Occupancy>,
     /// The last handle was closed or dropped.
@@ -58,15 +58,15 @@ struct Leaving {
 }
 
 impl Core {
-    fn new(place: Place, options: FileOptions) -> Core {
+    fn new(paths: StorePaths, options: FileOptions) -> Core {
         Core {
-            place,
+            paths,
             options,
-            writes: Line::new(),
-            reads: Line::new(),
-            alarm: Alarm::default(),
+            writes: JobQueue::new(),
+            reads: JobQueue::new(),
+            watchdog: LockWatchdog::default(),
             hub: Hub::new(),
-            nudge: OnceLock::new(),
+            follower_waker: OnceLock::new(),
             seen: AtomicI64::new(0),
             next_deadline_ms: AtomicI64::new(i64::MAX),
             over: OnceLock::new(),
@@ -111,7 +111,7 @@ impl Core {
         leaving.occupancy = None;
     }
 
-    fn leaving(&self) -> MutexGuard<'_, Leaving> {
+    fn leaving(&self) -> MutexGuard<'_, CloseState> {
         // Nothing is done to it that could stop half-way.
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,7 +132,7 @@ impl Core {
             return;
         }
         if !matches!(reason, StoreError::Closed) {
-            tracing::error!(store = %self.place.database.display(), error = %reason, "store was lost");
+            tracing::error!(store = %self.paths.database.display(), error = %reason, "store was lost");
             self.lost.send_replace(Some(reason.clone()));
         }
         self.stop(reason);
@@ -149,8 +149,8 @@ impl Core {
         self.writes.end(reason);
         self.reads.end(reason);
         self.hub.end(reason);
-        self.nudge();
-        self.alarm.end();
+        self.wake_follower();
+        self.watchdog.end();
     }
 
     /// The highest revision that this process has seen.
@@ -174,22 +174,22 @@ impl Core {
     }
 
     /// Wakes the thread that follows the log.
-    pub(super) fn nudge(&self) {
-        if let Some(nudge) = self.nudge.get() {
-            nudge.give();
+    pub(super) fn wake_follower(&self) {
+        if let Some(waker) = self.follower_waker.get() {
+            waker.wake();
         }
     }
 }
 
 /// One open store; when the last handle drops it, the threads are told to end.
-pub(super) struct Running {
+pub(super) struct OpenStore {
     pub(super) core: Arc<Core>,
     finished: watch::Receiver<bool>,
 }
 
-impl Running {
+impl OpenStore {
     /// Starts the threads. The store is open, or known to be unusable, when the first job was answered.
-    pub(super) async fn start(options: FileOptions, path: PathBuf) -> Result<Running, StoreError> {
+    pub(super) async fn start(options: FileOptions, path: PathBuf) -> Result<OpenStore, StoreError> {
         let (placed, core) = oneshot::channel();
         let (finish, finished) = watch::channel(false);
         spawn("tenure-file-keep", move || {
@@ -198,7 +198,7 @@ impl Running {
             let _ = finish.send(true);
         })?;
         let core = core.await.map_err(|_| StoreError::Closed)??;
-        Ok(Running { core, finished })
+        Ok(OpenStore { core, finished })
     }
 
     /// Does `work` in a write transaction, together with what others ask for at the same time.
@@ -243,7 +243,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for OpenStore {
     fn drop(&mut self) {
         self.core.end(&StoreError::Closed);
         self.core.leave();
@@ -260,9 +260,9 @@ pub(super) fn spawn(
 }
 
 /// Ends everything when a thread ends, however it does: nobody may wait for one that is gone.
-pub(super) struct EndWith<'a>(pub(super) &'a Core);
+pub(super) struct EndOnDrop<'a>(pub(super) &'a Core);
 
-impl Drop for EndWith<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.end(&StoreError::Closed);
     }
@@ -275,7 +275,7 @@ fn keep(
     placed: oneshot::Sender<Result<Arc<Core>, StoreError>>,
 ) {
     let start = || {
-        let core = Arc::new(Core::new(Place::prepare(path)?, options));
+        let core = Arc::new(Core::new(StorePaths::prepare(path)?, options));
         let theirs = core.clone();
         let writer = spawn("tenure-file-write", move || writer::run(&theirs))?;
         Ok((core, writer))
@@ -291,7 +291,7 @@ fn keep(
     if placed.send(Ok(core.clone())).is_err() {
         core.end(&StoreError::Closed);
     }
-    core.alarm.run(&core.writes, &core.place.lock);
+    core.watchdog.run(&core.writes, &core.paths.lock);
     // The writer may sleep in the kernel behind a process that was stopped. It ends by itself when that goes on; to
     // wait for it without end would only stop one more.
     let patience = Instant::now() + GIVE_UP_AFTER;
@@ -303,6 +303,6 @@ fn keep(
         let _ = writer.join();
         core.remove_marks();
     } else {
-        tracing::warn!(store = %core.place.database.display(), "writer was left behind in the queue for the lock");
+        tracing::warn!(store = %core.paths.database.display(), "writer was left behind in the queue for the lock");
     }
 }

@@ -1,6 +1,6 @@
 //! The thread that follows the log for the watchers of this process, and ends leases on time.
 //!
-//! It sleeps until the bell rings. Because a writer may die before it rings, it also looks by itself twenty times a second, but
+//! It sleeps until the notifier rings. Because a writer may die before it rings, it also looks by itself twenty times a second, but
 //! only while somebody watches: whoever reads or writes sees the truth anyway.
 
 use std::sync::{Arc, Weak};
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use crate::store::file::bell::Ear;
-use crate::store::file::engine::{Core, EndWith};
-use crate::store::file::guard::Guard;
+use crate::store::file::commit_notifier::CommitListener;
+use crate::store::file::engine::{Core, EndOnDrop};
+use crate::store::file::identity::FileIdentityCheck;
 use crate::store::file::job::Job;
 use crate::store::file::leases::next_deadline_ms;
-use crate::store::file::log::{Helping, passage};
+use crate::store::file::log::{ReadLimit, read_log};
 use crate::store::file::reader::ReadTransaction;
 use crate::store::file::rows::Meta;
 use crate::store::file::sql::Statements;
@@ -35,12 +35,18 @@ const REAP_SPREAD_MS: u8 = 16;
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// How much of the log is read at once.
-const HELPING: Helping = Helping { batches: 1_000, bytes: 4 << 20 };
+const READ_LIMIT: ReadLimit = ReadLimit { batches: 1_000, bytes: 4 << 20 };
 
 /// Follows until the end.
-pub(super) fn run(core: &Arc<Core>, connection: &Connection, guard: &Guard, store_id: &[u8; 16], ear: &Ear) {
-    let _end = EndWith(core);
-    let follower = Follower { core, guard, store_id, sql: Statements::new(connection) };
+pub(super) fn run(
+    core: &Arc<Core>,
+    connection: &Connection,
+    files: &FileIdentityCheck,
+    store_id: &[u8; 16],
+    listener: &CommitListener,
+) {
+    let _end = EndOnDrop(core);
+    let follower = LogFollower { core, files, store_id, sql: Statements::new(connection) };
     // Alive while a request to end leases is on its way.
     let mut on_its_way = Weak::new();
     while !core.is_over() {
@@ -75,7 +81,7 @@ pub(super) fn run(core: &Arc<Core>, connection: &Connection, guard: &Guard, stor
         };
         // Without a report of renamed files they are looked for. Validity must not outlast the files by much.
         let timeout = match timeout {
-            _ if ear.hears_names() => timeout,
+            _ if listener.watches_names() => timeout,
             None => Some(CHECK_EVERY),
             Some(timeout) => Some(timeout.min(CHECK_EVERY)),
         };
@@ -83,10 +89,10 @@ pub(super) fn run(core: &Arc<Core>, connection: &Connection, guard: &Guard, stor
         if is_watching && took > LOOK_SLOW {
             // Every commit wakes every process. Where that starves the machine, each looks less often.
             let pause = (took * 4).min(LOOK_EVERY);
-            ear.wait(false, Some(timeout.map_or(pause, |timeout| timeout.min(pause))));
+            listener.wait(false, Some(timeout.map_or(pause, |timeout| timeout.min(pause))));
             continue;
         }
-        ear.wait(is_watching, timeout);
+        listener.wait(is_watching, timeout);
     }
 }
 
@@ -97,18 +103,18 @@ fn spread_ms() -> i64 {
     i64::from(byte[0] % REAP_SPREAD_MS)
 }
 
-struct Follower<'c> {
+struct LogFollower<'c> {
     core: &'c Arc<Core>,
-    guard: &'c Guard,
+    files: &'c FileIdentityCheck,
     store_id: &'c [u8; 16],
     sql: Statements<'c>,
 }
 
-impl Follower<'_> {
+impl LogFollower<'_> {
     /// Reads what is new, for the watchers; says whether there are any.
     fn follow(&self) -> Result<bool, StoreError> {
         let (core, sql) = (self.core, &self.sql);
-        self.guard.check()?;
+        self.files.check()?;
         loop {
             let Some(position) = core.hub.position() else {
                 if core.next_deadline_ms() <= floor_ms(core.options.time.boot()) {
@@ -119,7 +125,7 @@ impl Follower<'_> {
             };
             let seen = core.seen();
             let snapshot = ReadTransaction::begin(sql)?;
-            self.guard.check()?;
+            self.files.check()?;
             let meta = Meta::read(sql)?;
             meta.check(self.store_id, seen)?;
             core.note_deadline(next_deadline_ms(sql)?);
@@ -133,7 +139,7 @@ impl Follower<'_> {
                 return Ok(true);
             }
             let span = (position.0, meta.revision);
-            let found = passage(sql, &Selection::everything(), span, position.1, HELPING)?;
+            let found = read_log(sql, &Selection::everything(), span, position.1, READ_LIMIT)?;
             drop(snapshot);
             let is_all = found.up_to >= meta.revision;
             core.hub.note(position, found, meta.compacted);

@@ -11,7 +11,7 @@ use std::task::Waker;
 
 use tenure_core::keyspace::{WatchId, Watchers};
 
-use crate::store::file::log::{Batch, Passage};
+use crate::store::file::log::{LogBatch, LogSlice};
 use crate::store::{PreviousValues, Revision, Selection, StoreError};
 
 /// How much of history is kept in memory for those who are a little behind: about what a watcher misses in a tenth of a
@@ -21,28 +21,28 @@ const TAIL_BYTES_MAX: usize = 4 << 20;
 
 /// What the watchers of one process share.
 pub(super) struct Hub {
-    state: Mutex<Watched>,
+    state: Mutex<HubState>,
 }
 
-struct Watched {
+struct HubState {
     watchers: Watchers,
     sleepers: BTreeMap<WatchId, Waker>,
     /// How many want to know what was before a change: if nobody does, nobody looks it up.
     want_previous: usize,
     current: Revision,
     compacted: Revision,
-    tail: VecDeque<Arc<Batch>>,
+    tail: VecDeque<Arc<LogBatch>>,
     tail_bytes: usize,
     tail_after: Revision,
     over: Option<StoreError>,
 }
 
 /// What a watcher finds when it asks for the next revision that may concern it.
-pub(super) enum Next {
+pub(super) enum NextChange {
     /// Nothing yet; its waker is kept.
     Nothing,
     /// These changes, of which it must take its own.
-    Batch(Arc<Batch>),
+    Batch(Arc<LogBatch>),
     /// It has to read the log in `after < revision <= up_to`.
     Behind { after: Revision, up_to: Revision },
     /// History up to this revision is gone, and it had not read it.
@@ -53,7 +53,7 @@ pub(super) enum Next {
 
 impl Hub {
     pub(super) fn new() -> Hub {
-        let watched = Watched {
+        let watched = HubState {
             watchers: Watchers::default(),
             sleepers: BTreeMap::new(),
             want_previous: 0,
@@ -111,7 +111,7 @@ impl Hub {
     }
 
     /// Notes what was read from the log after `position`; nothing if that has changed meanwhile.
-    pub(super) fn note(&self, position: (Revision, PreviousValues), passage: Passage, compacted: Revision) {
+    pub(super) fn note(&self, position: (Revision, PreviousValues), passage: LogSlice, compacted: Revision) {
         let mut state = self.lock();
         let previous_is_missing = position.1 == PreviousValues::Omitted && state.want_previous > 0;
         if state.watchers.is_empty() || state.current != position.0 || previous_is_missing {
@@ -144,27 +144,27 @@ impl Hub {
     }
 
     /// What a watcher finds next.
-    pub(super) fn next(&self, id: WatchId, waker: &Waker) -> Next {
+    pub(super) fn next(&self, id: WatchId, waker: &Waker) -> NextChange {
         let mut state = self.lock();
         if let Some(over) = &state.over {
-            return Next::Over(over.clone());
+            return NextChange::Over(over.clone());
         }
         let Some(revision) = state.watchers.next_revision(id, state.current) else {
             state.sleepers.insert(id, waker.clone());
-            return Next::Nothing;
+            return NextChange::Nothing;
         };
         if revision > state.tail_after {
             let first = state.tail.partition_point(|batch| batch.revision < revision);
             let batch = state.tail.get(first).cloned();
             return match batch {
-                Some(batch) => Next::Batch(batch),
-                None => Next::Behind { after: revision.previous(), up_to: state.current },
+                Some(batch) => NextChange::Batch(batch),
+                None => NextChange::Behind { after: revision.previous(), up_to: state.current },
             };
         }
         if revision <= state.compacted {
-            return Next::Compacted(state.compacted);
+            return NextChange::Compacted(state.compacted);
         }
-        Next::Behind { after: revision.previous(), up_to: state.current }
+        NextChange::Behind { after: revision.previous(), up_to: state.current }
     }
 
     /// Notes that a watcher has looked at everything up to `revision`.
@@ -183,13 +183,13 @@ impl Hub {
         sleepers.into_values().for_each(Waker::wake);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Watched> {
+    fn lock(&self) -> MutexGuard<'_, HubState> {
         // Nothing here panics half-way: what is in it is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Watched {
+impl HubState {
     fn restart(&mut self, current: Revision) {
         self.current = current;
         self.forget_tail();
@@ -201,7 +201,7 @@ impl Watched {
         self.tail_after = self.current;
     }
 
-    fn push(&mut self, batch: Batch) {
+    fn push(&mut self, batch: LogBatch) {
         self.tail_bytes += batch.size();
         self.tail.push_back(Arc::new(batch));
         while self.tail.len() > TAIL_LEN_MAX || (self.tail_bytes > TAIL_BYTES_MAX && self.tail.len() > 1) {

@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::store::file::fault::is_refusal;
+use crate::store::file::error::is_refusal;
 use crate::store::file::rows::Tables;
 use crate::store::{Cause, StoreError};
 
 /// How many requests may wait in one line. Far more than a machine answers in the five seconds after which they are
 /// given up; without a bound, a stalled disk would turn into lost memory.
-const LINE_LEN_MAX: usize = 65_536;
+const QUEUE_LEN_MAX: usize = 65_536;
 
 /// A request that waits for its turn.
 pub(super) struct Job {
-    work: Box<dyn Work>,
+    work: Box<dyn RunnableJob>,
     size: usize,
     /// When it joined the line.
     pub(super) since: Instant,
@@ -35,7 +35,7 @@ impl Job {
         F: FnMut(&mut Tables<'_, '_>) -> Result<T, StoreError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let call = Call { work, reply, result: None };
+        let call = JobCall { work, reply, result: None };
         (Job { work: Box::new(call), size, since: Instant::now() }, answer)
     }
 
@@ -55,19 +55,19 @@ impl Job {
     }
 }
 
-trait Work: Send {
+trait RunnableJob: Send {
     fn is_wanted(&self) -> bool;
     fn run(&mut self, tables: &mut Tables<'_, '_>) -> Result<(), StoreError>;
     fn answer(self: Box<Self>, error: Option<StoreError>);
 }
 
-struct Call<T, F> {
+struct JobCall<T, F> {
     work: F,
     reply: oneshot::Sender<Result<T, StoreError>>,
     result: Option<Result<T, StoreError>>,
 }
 
-impl<T, F> Work for Call<T, F>
+impl<T, F> RunnableJob for JobCall<T, F>
 where
     T: Send,
     F: FnMut(&mut Tables<'_, '_>) -> Result<T, StoreError> + Send,
@@ -87,7 +87,7 @@ where
     }
 
     fn answer(self: Box<Self>, error: Option<StoreError>) {
-        let Call { reply, result, .. } = *self;
+        let JobCall { reply, result, .. } = *self;
         let result = match (error, result) {
             // A refused request did nothing, whatever became of the transaction around it.
             (Some(_), Some(Err(refusal))) => Err(refusal),
@@ -101,19 +101,19 @@ where
 }
 
 /// Where jobs wait for one thread.
-pub(super) struct Line {
-    state: Mutex<Waiting>,
+pub(super) struct JobQueue {
+    state: Mutex<QueuedJobs>,
     arrived: Condvar,
 }
 
-struct Waiting {
+struct QueuedJobs {
     jobs: VecDeque<Job>,
     over: Option<StoreError>,
 }
 
 /// Why a thread that waited at its line goes on.
 #[derive(Debug)]
-pub(super) enum Awake {
+pub(super) enum QueueWakeup {
     /// There are jobs.
     Jobs,
     /// There were none for the time it wanted to wait.
@@ -122,10 +122,10 @@ pub(super) enum Awake {
     Over,
 }
 
-impl Line {
-    pub(super) fn new() -> Line {
-        let waiting = Waiting { jobs: VecDeque::new(), over: None };
-        Line { state: Mutex::new(waiting), arrived: Condvar::new() }
+impl JobQueue {
+    pub(super) fn new() -> JobQueue {
+        let waiting = QueuedJobs { jobs: VecDeque::new(), over: None };
+        JobQueue { state: Mutex::new(waiting), arrived: Condvar::new() }
     }
 
     /// Adds jobs; those that cannot wait here learn why.
@@ -133,7 +133,7 @@ impl Line {
         let mut state = self.lock();
         let refusal = match &state.over {
             Some(over) => Some(over.clone()),
-            None if state.jobs.len() + jobs.len() > LINE_LEN_MAX => {
+            None if state.jobs.len() + jobs.len() > QUEUE_LEN_MAX => {
                 let reason = format!("{} requests are waiting already", state.jobs.len());
                 Some(StoreError::Busy(Cause::new(reason)))
             }
@@ -150,19 +150,19 @@ impl Line {
     }
 
     /// Waits for jobs, without taking them.
-    pub(super) fn wait(&self, timeout: Option<Duration>) -> Awake {
+    pub(super) fn wait(&self, timeout: Option<Duration>) -> QueueWakeup {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut state = self.lock();
         loop {
             if state.over.is_some() {
-                return Awake::Over;
+                return QueueWakeup::Over;
             }
             if !state.jobs.is_empty() {
-                return Awake::Jobs;
+                return QueueWakeup::Jobs;
             }
             state = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
                 None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => return Awake::Idle,
+                Some(Duration::ZERO) => return QueueWakeup::Idle,
                 Some(left) => {
                     self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
                 }
@@ -210,7 +210,7 @@ impl Line {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueuedJobs> {
         // Nothing is done to the list that could stop half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

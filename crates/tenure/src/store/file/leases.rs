@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::{OptionalExtension, params};
 use tenure_core::keyspace::Rows;
 
-use crate::store::file::fault::before_commit;
+use crate::store::file::error::before_commit;
 use crate::store::file::rows::{Tables, bytes, pair};
 use crate::store::file::sql::{Query, Statements};
 use crate::store::file::time::{ceil_ms, deadline_ms, duration, floor_ms};

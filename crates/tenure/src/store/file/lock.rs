@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use crate::clock::{BootClock, Clock};
 use crate::store::StoreError;
-use crate::store::file::fault::of_side_file;
-use crate::store::file::guard::Identity;
+use crate::store::file::error::of_side_file;
+use crate::store::file::identity::FileIdentity;
 use crate::store::file::side_file;
 
 /// How many bytes a pid takes in the file, blanks included, so that a shorter one overwrites a longer one whole.
@@ -38,15 +38,15 @@ impl WriteQueue {
     /// Waits for the turn of this process, however long it takes; `waiting` is called before it has to wait.
     ///
     /// The turn ends when it is dropped, and also when the process dies.
-    pub(super) fn wait(&mut self, mut waiting: impl FnMut()) -> Result<Turn<'_>, StoreError> {
+    pub(super) fn wait(&mut self, mut waiting: impl FnMut()) -> Result<WriteTurn<'_>, StoreError> {
         self.acquire(&mut waiting)?;
-        Ok(Turn { file: &self.file })
+        Ok(WriteTurn { file: &self.file })
     }
 
     /// Takes the turn if nobody else has it.
-    pub(super) fn try_now(&mut self) -> Option<Turn<'_>> {
+    pub(super) fn try_now(&mut self) -> Option<WriteTurn<'_>> {
         self.file.try_lock().ok()?;
-        Some(Turn { file: &self.file })
+        Some(WriteTurn { file: &self.file })
     }
 
     fn acquire(&mut self, waiting: &mut impl FnMut()) -> Result<(), StoreError> {
@@ -61,8 +61,8 @@ impl WriteQueue {
                 Err(TryLockError::Error(error)) => return Err(cannot(&error)),
             }
             // The file may have been removed, and others may queue at a new one: join them.
-            let is_ours = Identity::of(&self.file.metadata().map_err(|error| cannot(&error))?);
-            if Identity::at(&self.path)? == Some(is_ours) {
+            let is_ours = FileIdentity::of(&self.file.metadata().map_err(|error| cannot(&error))?);
+            if FileIdentity::at(&self.path)? == Some(is_ours) {
                 break;
             }
             self.file = side_file::open(&self.path)?;
@@ -73,11 +73,11 @@ impl WriteQueue {
 
 /// The right to write, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
+pub(super) struct WriteTurn<'a> {
     file: &'a File,
 }
 
-impl Turn<'_> {
+impl WriteTurn<'_> {
     /// Ends a turn in which this process did what it wanted, and shows those who wait that the queue moves.
     pub(super) fn succeed(self) {
         let stamp = format!("{:020}\n", BootClock.now().since_origin().as_nanos());
@@ -86,7 +86,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for WriteTurn<'_> {
     fn drop(&mut self) {
         // It cannot fail for a file that is open, and the kernel lets go of it with the process at the latest.
         let _ = self.file.unlock();
@@ -95,7 +95,7 @@ impl Drop for Turn<'_> {
 
 /// What the lock file shows to those who wait.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct LockFileContent {
     /// The process that writes now, or wrote last.
     pub(super) pid: Option<u32>,
     /// Changes with every turn that succeeded. It is compared, and never believed.
@@ -103,16 +103,16 @@ pub(super) struct Shown {
 }
 
 /// Reads what the lock file shows.
-pub(super) fn shown(path: &Path) -> Shown {
+pub(super) fn read_lock_file(path: &Path) -> LockFileContent {
     let mut bytes = [0; PID_BYTES + 21];
     let Ok(len) = side_file::open(path).and_then(|file| {
         file.read_at(&mut bytes, 0).map_err(|error| of_side_file(&path.display().to_string(), &error))
     }) else {
-        return Shown::default();
+        return LockFileContent::default();
     };
     let (pid, stamp) = bytes[..len].split_at(PID_BYTES.min(len));
     let pid = std::str::from_utf8(pid).ok().and_then(|pid| pid.trim().parse().ok());
-    Shown { pid, stamp: stamp.to_vec() }
+    LockFileContent { pid, stamp: stamp.to_vec() }
 }
 
 #[cfg(test)]
@@ -126,13 +126,13 @@ mod tests {
         let (mut first, mut second) = (WriteQueue::open(&path).unwrap(), WriteQueue::open(&path).unwrap());
         let turn = first.wait(|| panic!("nobody else is there")).unwrap();
         assert!(second.try_now().is_none());
-        let before = shown(&path);
+        let before = read_lock_file(&path);
         assert_eq!(before.pid, Some(std::process::id()));
         drop(turn);
-        assert_eq!(shown(&path), before, "a turn without success is no progress");
+        assert_eq!(read_lock_file(&path), before, "a turn without success is no progress");
         first.wait(|| {}).unwrap().succeed();
-        assert_ne!(shown(&path).stamp, before.stamp);
-        assert_eq!(shown(&path).pid, before.pid);
+        assert_ne!(read_lock_file(&path).stamp, before.stamp);
+        assert_eq!(read_lock_file(&path).pid, before.pid);
         assert!(second.try_now().is_some());
     }
 

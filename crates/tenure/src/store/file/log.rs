@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Row, params};
 
-use crate::store::file::fault::before_commit;
+use crate::store::file::error::before_commit;
 use crate::store::file::options::Retention;
 use crate::store::file::rows::{Tables, bytes, pair};
 use crate::store::file::sql::{Query, Statements};
@@ -26,12 +26,12 @@ pub(super) const SWEEP_GRACE_MS: i64 = 1_000;
 
 /// The changes of one revision.
 #[derive(Clone, Debug)]
-pub(super) struct Batch {
+pub(super) struct LogBatch {
     pub(super) revision: Revision,
     pub(super) changes: Vec<Change>,
 }
 
-impl Batch {
+impl LogBatch {
     /// About how much memory it takes.
     pub(super) fn size(&self) -> usize {
         self.changes.iter().map(change_size).sum()
@@ -48,38 +48,38 @@ fn change_size(change: &Change) -> usize {
 
 /// How much of history one look takes: enough to be quick, little enough that others who read get their turn.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Helping {
+pub(super) struct ReadLimit {
     pub(super) batches: usize,
     pub(super) bytes: usize,
 }
 
 /// What one look at history gave.
 #[derive(Debug)]
-pub(super) struct Passage {
+pub(super) struct LogSlice {
     /// Every revision with selected changes, in order and whole.
-    pub(super) batches: Vec<Batch>,
+    pub(super) batches: Vec<LogBatch>,
     /// Everything up to here was looked at.
     pub(super) up_to: Revision,
 }
 
-/// Reads the changes in `after < revision <= up_to`, or as many of the first as make a helping.
-pub(super) fn passage(
+/// Reads the changes in `after < revision <= up_to`, or as many of the first as make a limit.
+pub(super) fn read_log(
     sql: &Statements<'_>,
     select: &Selection,
     (after, up_to): (Revision, Revision),
     previous: PreviousValues,
-    helping: Helping,
-) -> Result<Passage, StoreError> {
-    let read = |rows: &mut rusqlite::Rows<'_>| -> rusqlite::Result<Passage> {
-        let mut batches: Vec<Batch> = Vec::new();
+    limit: ReadLimit,
+) -> Result<LogSlice, StoreError> {
+    let read = |rows: &mut rusqlite::Rows<'_>| -> rusqlite::Result<LogSlice> {
+        let mut batches: Vec<LogBatch> = Vec::new();
         let (mut looked_at, mut size) = (0, 0);
         let mut at = after;
         while let Some(row) = rows.next()? {
             let revision = Revision(row.get(0)?);
             if revision != at {
-                let is_enough = looked_at >= helping.batches || size >= helping.bytes;
+                let is_enough = looked_at >= limit.batches || size >= limit.bytes;
                 if is_enough {
-                    return Ok(Passage { batches, up_to: at });
+                    return Ok(LogSlice { batches, up_to: at });
                 }
                 looked_at += 1;
                 at = revision;
@@ -94,10 +94,10 @@ pub(super) fn passage(
             size += change_size(&change);
             match batches.last_mut() {
                 Some(batch) if batch.revision == revision => batch.changes.push(change),
-                _ => batches.push(Batch { revision, changes: vec![change] }),
+                _ => batches.push(LogBatch { revision, changes: vec![change] }),
             }
         }
-        Ok(Passage { batches, up_to })
+        Ok(LogSlice { batches, up_to })
     };
     match select {
         Selection::Key(key) => sql.with(Query::HistoryOfKey, |statement| {

@@ -1,6 +1,6 @@
 //! What happens when a store file is opened, inside the write lock: is it a store, is it whole, is it of this boot?
 //!
-//! A store that went back, because its write-ahead log was removed or the power was lost, continues from the ceiling: no revision
+//! A store that went back, because its write-ahead log was removed or the power was lost, continues from the reserve: no revision
 //! is ever used twice, and watchers are told to list again. Leases that ended while nobody was there end now, before the first read.
 
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use crate::store::file::alarm::GIVE_UP_AFTER;
-use crate::store::file::bell::Bell;
-use crate::store::file::ceiling::{Ceiling, RESERVED, first_revision};
+use crate::store::file::commit_notifier::CommitNotifier;
 use crate::store::file::engine::Core;
-use crate::store::file::fault::{before_commit, of_commit};
-use crate::store::file::guard::{Guard, Identity};
+use crate::store::file::error::{before_commit, of_commit};
+use crate::store::file::identity::{FileIdentity, FileIdentityCheck};
+use crate::store::file::lock_watchdog::GIVE_UP_AFTER;
 use crate::store::file::occupancy::Occupancy;
+use crate::store::file::revision_reserve::{RESERVED, RevisionReserve, first_revision};
 use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::schema;
 use crate::store::file::sql::{Query, Statements};
 use crate::store::file::time::floor_ms;
-use crate::store::{Replaced, Revision, StoreError};
+use crate::store::{Revision, StoreError, StoreReplaced};
 
 /// How long one sleeps who finds SQLite's lock taken, at first and at most. Inside the queue that happens only while
 /// somebody who does not queue writes, or while the file is being recovered.
@@ -29,26 +29,26 @@ const BUSY_SLEEP_MAX: Duration = Duration::from_millis(2);
 /// A store file that was opened.
 pub(super) struct Opened {
     pub(super) connection: Connection,
-    pub(super) guard: Guard,
-    pub(super) ceiling: Ceiling,
-    pub(super) bell: Bell,
+    pub(super) files: FileIdentityCheck,
+    pub(super) reserve: RevisionReserve,
+    pub(super) notifier: CommitNotifier,
     pub(super) store_id: [u8; 16],
 }
 
 /// Opens the store, and makes it if there is none. Called inside the write lock, when no process uses other files under this path.
 pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened, StoreError> {
-    let place = &core.place;
-    place.refuse_second_names()?;
-    let (found, found_wal) = (Identity::at(&place.database)?, Identity::at(&place.wal)?);
+    let paths = &core.paths;
+    paths.refuse_second_names()?;
+    let (found, found_wal) = (FileIdentity::at(&paths.database)?, FileIdentity::at(&paths.wal)?);
     let connection = connect(core)?;
     let is_store = schema::is_store(&connection)?;
     if !is_store {
         // SQLite gave it the mode that the user's umask allows, and gives the files beside it the same mode.
-        occupancy.make_private(place)?;
+        occupancy.make_private(paths)?;
     }
     schema::share(&connection)?;
-    let mut ceiling = Ceiling::open(&place.epoch)?;
-    let bell = Bell::open(&place.bell);
+    let mut reserve = RevisionReserve::open(&paths.epoch)?;
+    let notifier = CommitNotifier::open(&paths.notifier);
 
     let time = &core.options.time;
     let boot_id = time.boot_id()?;
@@ -67,9 +67,9 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
         tables.adopt_leases()?;
         connection.execute("UPDATE meta SET boot_id = ?1", [&boot_id]).map_err(before_commit)?;
     }
-    let (top, last) = (ceiling.known(), ceiling.last()?);
-    let database = Identity::at(&place.database)?.ok_or(StoreError::Replaced(Replaced::Files))?;
-    let is_copy = ceiling.adopt(database)?;
+    let (top, last) = (reserve.known(), reserve.last()?);
+    let database = FileIdentity::at(&paths.database)?.ok_or(StoreError::Replaced(StoreReplaced::Files))?;
+    let is_copy = reserve.adopt(database)?;
     let why = match () {
         () if is_new_boot => Some("the machine was started anew"),
         () if is_store && found_wal.is_none() => {
@@ -85,7 +85,7 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
         // Tokens above this revision may have been handed out. The wall clock is above all of them, whatever is lost.
         let least = meta.revision.0.saturating_add(RESERVED).max(first_revision(time.wall_ms()).0);
         let to = Revision(top.0.max(last.0).max(least));
-        tracing::info!(store = %place.database.display(), from = %meta.revision, %to, why, "history begins anew at a higher revision");
+        tracing::info!(store = %paths.database.display(), from = %meta.revision, %to, why, "history begins anew at a higher revision");
         tables.meta.revision = to;
         tables.meta.compacted = to;
         tables.meta.compacted_at_ms = floor_ms(tables.now);
@@ -93,31 +93,31 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
     tables.reap()?;
     tables.write_meta()?;
     let meta = tables.meta;
-    ceiling.reserve(meta.revision, meta.revision)?;
+    reserve.ensure(meta.revision, meta.revision)?;
     sql.with(Query::Commit, |statement| statement.execute([])).map_err(of_commit)?;
-    ceiling.note(meta.revision);
-    bell.ring();
+    reserve.note(meta.revision);
+    notifier.ring();
     core.note_seen(meta.revision);
     drop(sql);
 
     // SQLite has all three files open now. They must be those that were there before.
-    let guard = Guard::remember(place)?;
-    if found.is_some() && Identity::at(&place.database)? != found {
-        return Err(StoreError::Replaced(Replaced::Files));
+    let files = FileIdentityCheck::remember(paths)?;
+    if found.is_some() && FileIdentity::at(&paths.database)? != found {
+        return Err(StoreError::Replaced(StoreReplaced::Files));
     }
-    occupancy.mark(place, guard.files())?;
-    Ok(Opened { connection, guard, ceiling, bell, store_id: meta.store_id })
+    occupancy.mark(paths, files.files())?;
+    Ok(Opened { connection, files, reserve, notifier, store_id: meta.store_id })
 }
 
 /// A connection that waits in short sleeps where SQLite has to wait.
 pub(super) fn connect(core: &Arc<Core>) -> Result<Connection, StoreError> {
-    let mut connection = schema::connect(&core.place.database, core.options.durability)?;
+    let mut connection = schema::connect(&core.paths.database, core.options.durability)?;
     let waiting = core.clone();
     let mut since = Instant::now();
     let patience = move |count: i32| {
         if count == 0 {
             since = Instant::now();
-            waiting.alarm.arm();
+            waiting.watchdog.arm();
         }
         std::thread::sleep((BUSY_SLEEP_MIN * count.unsigned_abs()).clamp(BUSY_SLEEP_MIN, BUSY_SLEEP_MAX));
         since.elapsed() < GIVE_UP_AFTER && !waiting.is_over()

@@ -9,7 +9,7 @@ use tenure_core::layout;
 
 use crate::store::file::FileEngine;
 use crate::store::file::time::{MachineTime, Time};
-use crate::store::{Durability, Invalid, Limits, StoreError};
+use crate::store::{Durability, InvalidRequest, Limits, StoreError};
 
 /// How much history is kept for watchers that were away: at least so many revisions, and at least for so long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,13 +96,13 @@ impl std::fmt::Debug for FileOptions {
 ///
 /// What is no namespace, and a user without a home.
 pub fn default_path(namespace: &str) -> Result<PathBuf, StoreError> {
-    let namespace = Namespace::parse(namespace).map_err(|error| Invalid::Other(error.to_string()))?;
+    let namespace = Namespace::parse(namespace).map_err(|error| InvalidRequest::Other(error.to_string()))?;
     let state = match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
         (Some(state), _) => state,
         (None, Some(home)) => home.join(".local/state"),
         (None, None) => {
             let reason = "neither XDG_STATE_HOME nor HOME names a folder; name the store's path";
-            return Err(Invalid::Other(reason.into()).into());
+            return Err(InvalidRequest::Other(reason.into()).into());
         }
     };
     Ok(state.join("tenure").join(layout::folder_name(&namespace)).join("store.db"))

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use crate::store::StoreError;
-use crate::store::file::engine::{Core, EndWith};
-use crate::store::file::guard::Guard;
-use crate::store::file::job::{Awake, Job};
+use crate::store::file::engine::{Core, EndOnDrop};
+use crate::store::file::identity::FileIdentityCheck;
+use crate::store::file::job::{Job, QueueWakeup};
 use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::sql::{Query, Statements};
 
@@ -18,19 +18,19 @@ use crate::store::file::sql::{Query, Statements};
 const GROUP_LEN_MAX: usize = 64;
 
 /// Answers until the end.
-pub(super) fn run(core: &Arc<Core>, connection: &Connection, guard: &Guard, store_id: &[u8; 16]) {
-    let _end = EndWith(core);
+pub(super) fn run(core: &Arc<Core>, connection: &Connection, files: &FileIdentityCheck, store_id: &[u8; 16]) {
+    let _end = EndOnDrop(core);
     let sql = Statements::new(connection);
     loop {
         match core.reads.wait(None) {
-            Awake::Over => return,
-            Awake::Jobs | Awake::Idle => {}
+            QueueWakeup::Over => return,
+            QueueWakeup::Jobs | QueueWakeup::Idle => {}
         }
         // Before the snapshot: it must hold at least what was seen.
         let seen = core.seen();
         let jobs = core.reads.take(GROUP_LEN_MAX, usize::MAX);
         answer(core, &sql, jobs, |sql| {
-            guard.check()?;
+            files.check()?;
             let meta = Meta::read(sql)?;
             meta.check(store_id, seen)?;
             Ok(meta)

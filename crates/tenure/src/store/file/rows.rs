@@ -11,11 +11,11 @@ use rusqlite::{OptionalExtension, Row, params};
 use tenure_core::keyspace::Rows;
 use tenure_core::time::Moment;
 
-use crate::store::file::fault::before_commit;
+use crate::store::file::error::before_commit;
 use crate::store::file::schema::FORMAT;
 use crate::store::file::sql::{Query, Statements};
 use crate::store::file::time::floor_ms;
-use crate::store::{Change, KeyValue, LeaseId, Replaced, Revision, Selection, StoreError};
+use crate::store::{Change, KeyValue, LeaseId, Revision, Selection, StoreError, StoreReplaced};
 
 /// The largest revision that is believed: a million changes each second for a hundred thousand years come nowhere near it.
 pub(super) const REVISION_MAX: i64 = i64::MAX / 2;
@@ -67,14 +67,14 @@ impl Meta {
     pub(super) fn check(&self, store_id: &[u8; 16], seen: Revision) -> Result<(), StoreError> {
         if self.format != FORMAT {
             let found = self.format;
-            return Err(StoreError::Replaced(Replaced::FormatChanged { found, ours: FORMAT }));
+            return Err(StoreError::Replaced(StoreReplaced::FormatChanged { found, ours: FORMAT }));
         }
         if self.store_id != *store_id {
             let [expected, found] = [store_id, &self.store_id].map(show_id);
-            return Err(StoreError::Replaced(Replaced::Identity { expected, found }));
+            return Err(StoreError::Replaced(StoreReplaced::Identity { expected, found }));
         }
         if self.revision < seen {
-            return Err(StoreError::Replaced(Replaced::RevisionRegress { seen, found: self.revision }));
+            return Err(StoreError::Replaced(StoreReplaced::RevisionRegress { seen, found: self.revision }));
         }
         Ok(())
     }

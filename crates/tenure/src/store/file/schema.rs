@@ -6,8 +6,8 @@
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::store::file::fault::before_commit;
-use crate::store::{Durability, Revision, StoreError, Unusable};
+use crate::store::file::error::before_commit;
+use crate::store::{Durability, Revision, StoreError, UnusableStore};
 
 use std::path::Path;
 
@@ -112,13 +112,13 @@ pub(super) fn is_store(connection: &Connection) -> Result<bool, StoreError> {
     }
     if application_id != APPLICATION_ID {
         let found = format!("a database with application id {application_id:#010x}");
-        return Err(StoreError::Unusable(Unusable::NotAStore(found)));
+        return Err(StoreError::Unusable(UnusableStore::NotAStore(found)));
     }
     let found = u32::try_from(pragma("user_version")?).unwrap_or(0);
     match found {
-        0 => Err(StoreError::Unusable(Unusable::NotAStore("a store without a format".into()))),
+        0 => Err(StoreError::Unusable(UnusableStore::NotAStore("a store without a format".into()))),
         FORMAT => Ok(true),
-        _ => Err(StoreError::Unusable(Unusable::NewerFormat { found, ours: FORMAT })),
+        _ => Err(StoreError::Unusable(UnusableStore::NewerFormat { found, ours: FORMAT })),
     }
 }
 

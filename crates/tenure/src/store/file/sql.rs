@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use rusqlite::{Connection, Statement};
 
 use crate::store::StoreError;
-use crate::store::file::fault::before_commit;
+use crate::store::file::error::before_commit;
 
 macro_rules! queries {
     ($($name:ident = $sql:literal;)*) => {

@@ -184,7 +184,7 @@ async fn after_a_reboot_revisions_go_on_above_the_ceiling_and_history_begins_ane
     home.machine.set(|clocks| clocks.boot_id = "second");
     let store = home.open().await;
     let found = store.get(Get::key("/a")).await.unwrap();
-    assert_eq!(found.revision, Revision(last.0 + super::ceiling::RESERVED));
+    assert_eq!(found.revision, Revision(last.0 + super::revision_reserve::RESERVED));
     assert_eq!(found.pairs[0].modified, last);
     let past = store.get(Get::key("/a").at(last)).await;
     assert!(matches!(past, Err(StoreError::Compacted { .. })));
@@ -209,7 +209,7 @@ async fn what_is_said_of_the_store_is_what_was_asked_for() {
     assert_eq!(safe.info().durable, Durability::PowerLoss);
     safe.put("/a", "").await.unwrap();
     assert!(store.get_key("/a").await.unwrap().is_some());
-    // A TTL below the floor is raised to it, and the holder counts from before it asked.
+    // A TTL below the minimum is raised to it, and the holder counts from before its request.
     let before = BootClock.now();
     let grant = store.grant(Duration::from_millis(1), None).await.unwrap();
     assert_eq!(grant.ttl, Limits::EMBEDDED.ttl_min);

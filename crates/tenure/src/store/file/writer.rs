@@ -7,17 +7,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::store::file::bell::{Bell, Ear};
-use crate::store::file::ceiling::Ceiling;
-use crate::store::file::engine::{Core, EndWith, spawn};
-use crate::store::file::fault::of_commit;
-use crate::store::file::guard::Guard;
-use crate::store::file::job::{Awake, Job};
+use crate::store::file::commit_notifier::{CommitListener, CommitNotifier};
+use crate::store::file::engine::{Core, EndOnDrop, spawn};
+use crate::store::file::error::of_commit;
+use crate::store::file::identity::FileIdentityCheck;
+use crate::store::file::job::{Job, QueueWakeup};
 use crate::store::file::leases::next_deadline_ms;
 use crate::store::file::lock::WriteQueue;
 use crate::store::file::log::STEP_REVISIONS;
 use crate::store::file::occupancy::{Occupancy, Occupied};
 use crate::store::file::opening::{Opened, connect_reader, open};
+use crate::store::file::revision_reserve::RevisionReserve;
 use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::sql::{Query, Statements};
 use crate::store::file::{follower, reader};
@@ -39,18 +39,18 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Opens the store and serves it until the end.
 pub(super) fn run(core: &Arc<Core>) {
-    let _end = EndWith(core);
+    let _end = EndOnDrop(core);
     if let Err(error) = serve(core) {
         core.refuse(&error);
     }
 }
 
 fn serve(core: &Arc<Core>) -> Result<(), StoreError> {
-    let mut queue = WriteQueue::open(&core.place.lock)?;
-    let mut occupancy = Occupancy::open(&core.place)?;
+    let mut queue = WriteQueue::open(&core.paths.lock)?;
+    let mut occupancy = Occupancy::open(&core.paths)?;
     let until = Instant::now() + LEAVE_WITHIN;
     let turn = loop {
-        let turn = queue.wait(|| core.alarm.arm())?;
+        let turn = queue.wait(|| core.watchdog.arm())?;
         if core.is_over() {
             return Ok(());
         }
@@ -63,26 +63,26 @@ fn serve(core: &Arc<Core>) -> Result<(), StoreError> {
     let opened = open(core, &mut occupancy);
     // Kept with the handle, also if opening failed: SQLite may have the database open until the end of this function.
     core.keep_occupancy(occupancy);
-    let Opened { connection, guard, ceiling, bell, store_id } = opened?;
+    let Opened { connection, files, reserve, notifier, store_id } = opened?;
     let [reading, following] = [connect_reader(core)?, connect_reader(core)?];
     turn.succeed();
 
-    let ear = Ear::listen(&core.place)?;
+    let listener = CommitListener::listen(&core.paths)?;
     // Set once: this is the only place, and runs once for each core.
-    let _ = core.nudge.set(ear.nudge());
+    let _ = core.follower_waker.set(listener.waker());
     let (reader, follower) = (core.clone(), core.clone());
-    let (reader_guard, follower_guard) = (guard.clone(), guard.clone());
+    let (reader_guard, follower_guard) = (files.clone(), files.clone());
     let others = [
         spawn("tenure-file-read", move || reader::run(&reader, &reading, &reader_guard, &store_id))?,
         spawn("tenure-file-watch", move || {
-            follower::run(&follower, &following, &follower_guard, &store_id, &ear);
+            follower::run(&follower, &following, &follower_guard, &store_id, &listener);
         })?,
     ];
 
     let sql = Statements::new(&connection);
     let retain_after = Instant::now();
     let mut writer =
-        Writer { core, sql, queue, guard, ceiling, bell, store_id, retain_after, sweep_in: None };
+        Writer { core, sql, queue, files, reserve, notifier, store_id, retain_after, sweep_in: None };
     writer.write_until_over();
     writer.tidy();
     for thread in others {
@@ -94,10 +94,10 @@ fn serve(core: &Arc<Core>) -> Result<(), StoreError> {
 
 /// Whether processes use other files that had the path of this store. Called inside the write lock.
 fn look(core: &Core, occupancy: &mut Occupancy, until: Instant) -> Result<Occupied, StoreError> {
-    core.place.refuse_second_names()?;
-    let occupied = occupancy.look(&core.place)?;
+    core.paths.refuse_second_names()?;
+    let occupied = occupancy.look(&core.paths)?;
     if occupied == Occupied::ByOthers && Instant::now() >= until {
-        let path = core.place.database.display();
+        let path = core.paths.database.display();
         let reason = format!("processes still use files of a store that were removed or renamed at {path}");
         return Err(StoreError::Busy(Cause::new(reason)));
     }
@@ -108,9 +108,9 @@ struct Writer<'c> {
     core: &'c Arc<Core>,
     sql: Statements<'c>,
     queue: WriteQueue,
-    guard: Guard,
-    ceiling: Ceiling,
-    bell: Bell,
+    files: FileIdentityCheck,
+    reserve: RevisionReserve,
+    notifier: CommitNotifier,
     store_id: [u8; 16],
     /// Not before this does it look for history to forget.
     retain_after: Instant,
@@ -122,9 +122,9 @@ impl Writer<'_> {
     fn write_until_over(&mut self) {
         loop {
             match self.core.writes.wait(self.sweep_in) {
-                Awake::Over => return,
-                Awake::Jobs => self.write_group(),
-                Awake::Idle => self.forget(),
+                QueueWakeup::Over => return,
+                QueueWakeup::Jobs => self.write_group(),
+                QueueWakeup::Idle => self.forget(),
             }
         }
     }
@@ -133,7 +133,7 @@ impl Writer<'_> {
     fn write_group(&mut self) {
         let core = self.core;
         // Somebody looks after those who come while this one waits for the lock or the disk.
-        core.alarm.arm();
+        core.watchdog.arm();
         let mut jobs = Vec::new();
         let outcome = self.transact(|tables| {
             // Taken only now: whoever came while we waited for the lock is in.
@@ -211,19 +211,19 @@ impl Writer<'_> {
         }
     }
 
-    /// One SQLite transaction, from the queue for the lock to the bell.
+    /// One SQLite transaction, from the queue for the lock to the notifier.
     fn transact(
         &mut self,
         work: impl FnOnce(&mut Tables<'_, '_>) -> Result<(), StoreError>,
     ) -> Result<Meta, StoreError> {
-        let Writer { core, sql, queue, guard, ceiling, bell, store_id, sweep_in, .. } = self;
-        let turn = queue.wait(|| core.alarm.arm())?;
+        let Writer { core, sql, queue, files, reserve, notifier, store_id, sweep_in, .. } = self;
+        let turn = queue.wait(|| core.watchdog.arm())?;
         // The notifier may have lost the store meanwhile: its reason counts, not that the store is closed.
         core.check_open()?;
         sql.execute(Query::BeginImmediate, [])?;
-        let mut transaction = Open { sql, is_done: false };
+        let mut transaction = OpenTransaction { sql, is_done: false };
 
-        guard.check()?;
+        files.check()?;
         let meta = Meta::read(sql)?;
         meta.check(store_id, core.seen())?;
         let time = &core.options.time;
@@ -232,30 +232,30 @@ impl Writer<'_> {
         work(&mut tables)?;
         tables.write_meta()?;
         if tables.has_revisions() {
-            ceiling.reserve(tables.revision_before(), tables.meta.revision)?;
+            reserve.ensure(tables.revision_before(), tables.meta.revision)?;
         }
         let deadline_ms = next_deadline_ms(sql)?;
         transaction.commit()?;
 
         let meta = tables.meta;
         if tables.has_revisions() {
-            ceiling.note(meta.revision);
-            bell.ring();
+            reserve.note(meta.revision);
+            notifier.ring();
         }
         *sweep_in = tables.sweep_in();
         turn.succeed();
         core.note_seen(meta.revision);
         if core.note_deadline(deadline_ms) {
-            core.nudge();
+            core.wake_follower();
         }
         Ok(meta)
     }
 
     /// Leaves everything in one file at the end, if nobody else is busy with it.
     fn tidy(&mut self) {
-        let Writer { sql, queue, guard, .. } = self;
+        let Writer { sql, queue, files, .. } = self;
         let Some(_turn) = queue.try_now() else { return };
-        if guard.check().is_ok() {
+        if files.check().is_ok() {
             // Others may be reading; then it is left to them, or to whoever opens the store next.
             let _ = sql.connection().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
         }
@@ -272,12 +272,12 @@ fn run_all(jobs: &mut [Job], tables: &mut Tables<'_, '_>) -> Result<(), StoreErr
 }
 
 /// A transaction that is rolled back unless it was committed.
-struct Open<'s, 'c> {
+struct OpenTransaction<'s, 'c> {
     sql: &'s Statements<'c>,
     is_done: bool,
 }
 
-impl Open<'_, '_> {
+impl OpenTransaction<'_, '_> {
     fn commit(&mut self) -> Result<(), StoreError> {
         self.sql.with(Query::Commit, |statement| statement.execute([])).map_err(of_commit)?;
         self.is_done = true;
@@ -285,7 +285,7 @@ impl Open<'_, '_> {
     }
 }
 
-impl Drop for Open<'_, '_> {
+impl Drop for OpenTransaction<'_, '_> {
     fn drop(&mut self) {
         // SQLite rolls back by itself after some errors.
         if !self.is_done

@@ -40,42 +40,42 @@ impl StdError for Hidden {
 #[error("{0}")]
 struct Context(&'static str, #[source] AnyError);
 
-fn failed<E: Into<TaskError>>(error: E) -> Reported {
+fn failed<E: Into<TaskError>>(error: E) -> HandlerEnd {
     reported(Err(error.into()))
 }
 
 #[test]
 fn stop_and_loss_are_never_failures() {
-    assert_eq!(failed(STOPPED), Reported::Release);
-    assert_eq!(failed(lost()), Reported::Release);
-    assert_eq!(failed(Hidden(STOPPED.into())), Reported::Release);
-    assert_eq!(failed(Hidden(lost().into())), Reported::Release);
+    assert_eq!(failed(STOPPED), HandlerEnd::Release);
+    assert_eq!(failed(lost()), HandlerEnd::Release);
+    assert_eq!(failed(Hidden(STOPPED.into())), HandlerEnd::Release);
+    assert_eq!(failed(Hidden(lost().into())), HandlerEnd::Release);
     let deep = Context("import", Context("row 7", lost().into()).into());
-    assert_eq!(failed(deep), Reported::Release);
-    assert_eq!(failed(crate::hold::CommitError::Lost(lost())), Reported::Release);
-    assert_eq!(failed(crate::task::CheckpointError::Lost(lost())), Reported::Release);
-    assert_eq!(failed(std::io::Error::other(STOPPED)), Reported::Release);
+    assert_eq!(failed(deep), HandlerEnd::Release);
+    assert_eq!(failed(crate::hold::CommitError::Lost(lost())), HandlerEnd::Release);
+    assert_eq!(failed(crate::task::CheckpointError::Lost(lost())), HandlerEnd::Release);
+    assert_eq!(failed(std::io::Error::other(STOPPED)), HandlerEnd::Release);
 }
 
 #[test]
 fn error_is_failure_with_its_causes() {
-    assert_eq!(failed("no such file"), Reported::Fault("no such file".to_owned()));
-    assert_eq!(failed(String::from("text")), Reported::Fault("text".to_owned()));
+    assert_eq!(failed("no such file"), HandlerEnd::Fault("no such file".to_owned()));
+    assert_eq!(failed(String::from("text")), HandlerEnd::Fault("text".to_owned()));
     let error = Context("import", Context("a.csv", "no such file".into()).into());
-    assert_eq!(failed(error), Reported::Fault("import: a.csv: no such file".to_owned()));
+    assert_eq!(failed(error), HandlerEnd::Fault("import: a.csv: no such file".to_owned()));
 }
 
 #[test]
 fn handler_chooses_what_follows() {
     let reason = "invalid address".to_owned();
-    let decision = Decision::Fail { reason: reason.clone() };
+    let decision = RetryDecision::Fail { reason: reason.clone() };
     assert_eq!(
         failed(TaskError::permanent(reason.clone())),
-        Reported::FaultDecided { message: reason, decision }
+        HandlerEnd::FaultDecided { message: reason, decision }
     );
     let before = wall_time();
     let later = failed(TaskError::retry_after("busy", Duration::from_secs(60)));
-    let Reported::FaultDecided { decision: Decision::Sleep { until }, .. } = later else {
+    let HandlerEnd::FaultDecided { decision: RetryDecision::Sleep { until }, .. } = later else {
         panic!("{later:?}")
     };
     assert!(until >= before.after(Duration::from_secs(60)) && until <= after(Duration::from_secs(60)));

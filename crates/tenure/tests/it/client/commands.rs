@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::client::{CommandError, NodeCommandError, WaitCommandError};
 use tenure::store::{Condition, Op, Store, Txn};
-use tenure_core::command::{AfterDrain, Balance, NodeCommand};
+use tenure_core::command::{AfterDrain, BalanceMode, NodeCommand};
 use tenure_core::id::CommandId;
 use tenure_core::layout::Key;
 use tenure_core::record::{CommandOutcome, CommandRecord, Record, ResultRecord, Timestamp};
@@ -228,7 +228,7 @@ async fn commands_to_a_node_wait_in_the_order_in_which_they_were_sent() {
             let one = [
                 NodeCommand::Freeze,
                 NodeCommand::StopTask(id("t1")),
-                NodeCommand::Balance(Balance::DryRun),
+                NodeCommand::Balance(BalanceMode::DryRun),
                 NodeCommand::Unfreeze,
                 NodeCommand::Drain(AfterDrain::TakeTasks),
             ];

@@ -7,7 +7,7 @@ use tenure::store::{Op, Selection, Store, Txn};
 use tenure_core::id::TaskId;
 use tenure_core::layout::Key;
 use tenure_core::record::Record;
-use tenure_core::task::{State, StateRecord, TaskState};
+use tenure_core::task::{StateRecord, TaskState, TaskStatus};
 use tenure_fixture::Etcd;
 
 use super::{client, layout};
@@ -50,8 +50,8 @@ async fn ten_thousand_tasks_are_submitted_in_a_hundred_requests() {
 async fn each_of_many_has_a_result_of_its_own() {
     on_every_engine(|store| async move {
         let client = client(&store);
-        put_states(&store, (0..300).step_by(3), State::Killed).await;
-        put_states(&store, (1..300).step_by(3), State::Paused).await;
+        put_states(&store, (0..300).step_by(3), TaskStatus::Killed).await;
+        put_states(&store, (1..300).step_by(3), TaskStatus::Paused).await;
         let results = submit_all(&client, 300).await;
         for (n, result) in results.into_iter().enumerate() {
             let wanted = if n % 3 == 0 { Submitted::Ended(TaskState::Killed) } else { Submitted::Accepted };
@@ -70,7 +70,7 @@ async fn each_of_many_has_a_result_of_its_own() {
     .await;
 }
 
-async fn put_states(store: &Store, which: impl Iterator<Item = usize>, state: State) {
+async fn put_states(store: &Store, which: impl Iterator<Item = usize>, state: TaskStatus) {
     let value = StateRecord { state, ..StateRecord::default() }.encode();
     let put = |n: usize| Op::put(layout().encode(&Key::TaskState(task(n))), value.clone());
     for outcome in store.apply_all(which.map(put)).await.unwrap() {
@@ -88,7 +88,7 @@ async fn a_listing_is_one_picture_while_tasks_change() {
             let store = store.clone();
             tokio::spawn(async move {
                 for round in 0..40 {
-                    let state = if round % 2 == 0 { State::Paused } else { State::Runnable };
+                    let state = if round % 2 == 0 { TaskStatus::Paused } else { TaskStatus::Runnable };
                     let value = StateRecord { state, ..StateRecord::default() }.encode();
                     let put = |n: usize| Op::put(layout().encode(&Key::TaskState(task(n))), value.clone());
                     let txn = Txn { then: (0..100).map(put).collect(), ..Default::default() };
@@ -111,7 +111,7 @@ async fn a_listing_is_one_picture_while_tasks_change() {
 }
 
 /// Ends a task as its owner would: the state is written in the step that takes the task away.
-async fn end(store: &Store, n: usize, state: State) {
+async fn end(store: &Store, n: usize, state: TaskStatus) {
     let record = StateRecord { state, ..StateRecord::default() };
     let txn = Txn::new()
         .then(Op::put(layout().encode(&Key::TaskState(task(n))), record.encode()))
@@ -125,14 +125,14 @@ async fn the_ends_of_many_are_waited_for_together_and_each_is_told() {
         let client = client(&store);
         submit_all(&client, 40).await;
         // One has ended before anybody waits, one is not there at all.
-        end(&store, 0, State::Completed).await;
+        end(&store, 0, TaskStatus::Completed).await;
         let waiting = client.clone();
         let ids: Vec<TaskId> = (0..30).chain([99]).map(task).collect();
         let waiting = tokio::spawn(async move { waiting.wait_all(ids, Duration::from_secs(20)).await });
         for n in 1..30 {
             match n % 3 {
-                0 => end(&store, n, State::Completed).await,
-                1 => end(&store, n, State::Failed).await,
+                0 => end(&store, n, TaskStatus::Completed).await,
+                1 => end(&store, n, TaskStatus::Failed).await,
                 _ => drop(client.delete(&task(n)).await.unwrap()),
             }
         }
@@ -141,8 +141,8 @@ async fn the_ends_of_many_are_waited_for_together_and_each_is_told() {
         for n in 1..30 {
             let end = &ends[&task(n)];
             match n % 3 {
-                0 => assert_eq!(end.as_ref().unwrap().state.state, State::Completed, "{n}"),
-                1 => assert_eq!(end.as_ref().unwrap().state.state, State::Failed, "{n}"),
+                0 => assert_eq!(end.as_ref().unwrap().state.state, TaskStatus::Completed, "{n}"),
+                1 => assert_eq!(end.as_ref().unwrap().state.state, TaskStatus::Failed, "{n}"),
                 // It may have been deleted before the first look.
                 _ => assert!(matches!(end, Err(WaitTaskError::Deleted | WaitTaskError::NotFound)), "{end:?}"),
             }

@@ -2,11 +2,10 @@
 
 #![allow(clippy::print_stderr, reason = "standard error is how a child speaks to its test")]
 
-use std::num::NonZeroU32;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use tenure::election::Elections;
+use tenure::election::{Elections, ResumeToken};
 use tenure::lock::Locks;
 use tenure::session::Session;
 use tenure::store::Store;
@@ -70,18 +69,18 @@ fn another_process_plays_its_role() {
     runtime.block_on(async {
         let store = Store::open(&store.parse().unwrap()).await.unwrap();
         let session = Session::options().ttl(TTL).open(store).unwrap();
-        let election = Elections::new(&session, &namespace()).introduce(&role).election("x").unwrap();
+        let election = Elections::new(&session, &namespace()).identity(role.as_str()).election("x");
         match role.as_str() {
             "leader" => {
-                let term = election.campaign("child").await.unwrap();
-                eprintln!("> {} {}", term.place(), term.token());
+                let term = election.campaign().value("child").await.unwrap();
+                eprintln!("> {}", term.resume_token());
                 std::future::pending::<()>().await;
             }
             // Twenty candidates, each of them for as long as it takes.
             "candidates" => {
                 let mut crowd = tokio::task::JoinSet::new();
                 for _ in 0..20 {
-                    crowd.spawn(election.campaign("child").into_future());
+                    crowd.spawn(election.campaign().value("child").into_future());
                 }
                 eprintln!("> stands");
                 crowd.join_all().await;
@@ -89,7 +88,7 @@ fn another_process_plays_its_role() {
             "party" => {
                 let locks = Locks::new(&session, &namespace());
                 eprintln!("> comes");
-                locks.barrier("gate", NonZeroU32::new(3).unwrap()).await.unwrap();
+                locks.barrier("gate", 3).wait().await.unwrap();
                 eprintln!("> passed");
                 session.close().await.unwrap();
             }
@@ -132,13 +131,12 @@ async fn a_killed_leader_that_is_restarted_in_time_leads_on() {
     let store = connect(&etcd).await;
     let mut leader = Process::start("leader", &format!("etcd://{}", etcd.endpoints()));
     let said = leader.hear().await;
-    let (place, token) = said.split_once(' ').unwrap();
-    let place = tenure_core::layout::QueueKey::parse(place).unwrap();
-    let token = tenure_core::revision::Token(tenure::store::Revision(token.parse().unwrap()));
+    let former_term: ResumeToken = said.parse().unwrap();
     let ((_a, other), (_b, restarted)) = (process(&store, "other"), process(&store, "leader"));
+    let token = other.leader().await.unwrap().unwrap().token;
     let waiting = stand(&store, &other, "other", 2).await;
     leader.kill().await;
-    let term = soon(restarted.campaign("again").resume(place, token).into_future()).await.unwrap();
+    let term = soon(restarted.campaign().value("again").resume(&former_term).into_future()).await.unwrap();
     assert!(term.token() > token && !waiting.is_finished());
     wait_for_keys(&store, 2).await;
 }

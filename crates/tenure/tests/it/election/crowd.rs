@@ -23,10 +23,10 @@ async fn a_thousand_candidates_cost_one_key_each_and_a_few_requests_for_each_cha
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let (_session, election) = process(&store, "crowd");
-    let term = election.campaign("first").await.unwrap();
+    let term = election.campaign().value("first").await.unwrap();
     let mut crowd = JoinSet::new();
     for n in 0..1_000 {
-        crowd.spawn(election.campaign(n.to_string()).into_future());
+        crowd.spawn(election.campaign().value(n.to_string()).into_future());
     }
     tokio::time::timeout(Duration::from_secs(60), wait_for_keys_slowly(&store, 1_001)).await.unwrap();
     let mut others = Process::start("candidates", &format!("etcd://{}", etcd.endpoints()));

@@ -27,9 +27,9 @@ mod claims {
     pub(super) async fn failed_try_names_the_leader(store: Store) {
         let ((_a, first), (_b, second), (_c, third)) =
             (process(&store, "web-1"), process(&store, "web-2"), process(&store, "web-3"));
-        let term = soon(first.campaign("1").into_future()).await.unwrap();
+        let term = soon(first.campaign().value("1").into_future()).await.unwrap();
         let waiting = stand(&store, &second, "2", 2).await;
-        let error = soon(third.campaign("3").try_once().into_future()).await.map(drop).unwrap_err();
+        let error = soon(third.campaign().value("3").try_now().into_future()).await.map(drop).unwrap_err();
         let Identity { host, pid, .. } = identity::current();
         assert_eq!(error.to_string(), format!("election 'x' is led by web-1, pid {pid} on {host}"));
         let CampaignError::Held { by, .. } = error else { panic!("{error:?} is no refusal") };
@@ -42,9 +42,10 @@ mod claims {
     pub(super) async fn expired_wait_names_the_leader(store: Store) {
         let ((_a, first), (_b, second), (_c, third)) =
             (process(&store, "web-1"), process(&store, "web-2"), process(&store, "web-3"));
-        let term = soon(first.campaign("1").into_future()).await.unwrap();
+        let term = soon(first.campaign().value("1").into_future()).await.unwrap();
         let waiting = stand(&store, &second, "2", 2).await;
-        let error = soon(third.campaign("3").wait_up_to(WAIT).into_future()).await.map(drop).unwrap_err();
+        let error =
+            soon(third.campaign().value("3").timeout(WAIT).into_future()).await.map(drop).unwrap_err();
         let Identity { host, pid, .. } = identity::current();
         let led = format!("timed out after 1s waiting for election 'x' (led by web-1, pid {pid} on {host})");
         assert_eq!(error.to_string(), led);
@@ -56,10 +57,10 @@ mod claims {
 
     pub(super) async fn unreadable_record_names_no_leader(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store, "web-1"), process(&store, "web-2"));
-        let term = soon(first.campaign("1").into_future()).await.unwrap();
+        let term = soon(first.campaign().value("1").into_future()).await.unwrap();
         let garbage = Op::put_leased(term.fence().key, "garbage", term.lease());
         store.txn(Txn::new().then(garbage)).await.unwrap();
-        let refused = soon(second.campaign("2").try_once().into_future()).await.map(drop);
+        let refused = soon(second.campaign().value("2").try_now().into_future()).await.map(drop);
         assert!(matches!(refused, Err(CampaignError::Held { by: None, .. })), "{refused:?}");
         term.resign().await.unwrap();
     }

@@ -14,9 +14,9 @@ use super::namespace;
 const TTL: Duration = Duration::from_secs(10);
 
 fn candidate(world: &World, who: &str) -> (Session, Election) {
-    let options = Session::options().ttl(TTL).clock(world.clock(who));
-    let session = options.open(world.store(who)).unwrap();
-    let election = Elections::new(&session, &namespace()).introduce(who).election("x").unwrap();
+    let options = Session::options().ttl(TTL).clock(world.process(who).clock());
+    let session = options.open(world.process(who).store()).unwrap();
+    let election = Elections::new(&session, &namespace()).identity(who).election("x");
     (session, election)
 }
 
@@ -59,15 +59,17 @@ async fn work_is_dropped_before_the_store_could_let_another_lead() {
         let mut leading = Vec::new();
         for election in [first, second] {
             let works = works.clone();
-            leading.push(tokio::spawn(async move { election.lead("v", |_| works.clone().work()).await }));
+            leading.push(tokio::spawn(async move {
+                election.campaign().value("v").lead(|_| works.clone().work()).await
+            }));
             world.advance(Duration::from_millis(200)).await;
         }
         assert_eq!((works.now(), works.begun.load(Ordering::SeqCst)), (1, 1), "{fault}");
         match fault {
-            "partition" => world.partition("a"),
-            "lose_answers" => world.lose_answers("a"),
-            "refuse" => world.refuse("a"),
-            _ => world.stall("a"),
+            "partition" => world.process("a").partition(),
+            "lose_answers" => world.process("a").drop_responses(),
+            "refuse" => world.process("a").refuse_connections(),
+            _ => world.process("a").pause(),
         }
         let (began, mut dropped_after) = (world.elapsed(), None);
         while works.begun.load(Ordering::SeqCst) < 2 && world.elapsed() - began < 4 * TTL {
@@ -81,13 +83,13 @@ async fn work_is_dropped_before_the_store_could_let_another_lead() {
         }
         match fault {
             // Nobody can stop a task that runs; its clock stands still, so it knows nothing. The first thing it learns is that it is over.
-            "stall" => world.resume("a"),
+            "stall" => world.process("a").resume(),
             _ => {
                 assert!(dropped_after.is_some_and(|after| after < TTL), "{fault} {dropped_after:?}");
                 assert!(!works.overlapped.load(Ordering::SeqCst), "{fault}: two worked at once");
             }
         }
-        world.heal("a");
+        world.process("a").heal();
         world.advance(3 * TTL).await;
         assert_eq!(works.now(), 1, "{fault}: one leads again");
         drop(leading);
@@ -100,14 +102,14 @@ async fn a_loss_is_followed_by_another_campaign_unless_it_was_to_be_once() {
         let world = World::new();
         let (session, election) = candidate(&world, "a");
         let works = Works::default();
-        let campaign = election.campaign("v");
-        let campaign = if leads_again { campaign } else { campaign.once() };
+        let campaign = election.campaign().value("v");
+        let campaign = if leads_again { campaign } else { campaign.one_term() };
         let leading = {
             let works = works.clone();
             tokio::spawn(async move { campaign.lead(|_| works.clone().work()).await })
         };
         world.advance(Duration::from_secs(1)).await;
-        world.expire(session.lease_id().unwrap());
+        world.expire_lease(session.lease_id().unwrap());
         world.advance(2 * TTL).await;
         if leads_again {
             assert_eq!((works.now(), works.begun.load(Ordering::SeqCst)), (1, 2));
@@ -129,9 +131,9 @@ async fn a_loss_is_followed_by_another_campaign_unless_it_was_to_be_once() {
 async fn work_that_ends_resigns_and_says_what_came_of_it() {
     let world = World::new();
     let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
-    let token = first.lead("v", |term| async move { term.token() }).await.unwrap();
+    let token = first.campaign().value("v").lead(|term| async move { term.token() }).await.unwrap();
     assert_eq!(first.leader().await.unwrap(), None);
-    assert!(second.campaign("w").try_once().await.unwrap().token() > token);
+    assert!(second.campaign().value("w").try_now().await.unwrap().token() > token);
 }
 
 /// The request is done and its answer lost: asking again finds the place gone, and that was ourselves.
@@ -139,20 +141,20 @@ async fn work_that_ends_resigns_and_says_what_came_of_it() {
 async fn a_transfer_whose_answer_is_lost_is_settled_and_done_once() {
     let world = World::new();
     let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
-    let term = first.campaign("1").await.unwrap();
-    let waiting = tokio::spawn(second.campaign("2").into_future());
+    let term = first.campaign().value("1").await.unwrap();
+    let waiting = tokio::spawn(second.campaign().value("2").into_future());
     world.advance(Duration::from_secs(1)).await;
-    let heir = second.candidates().await.unwrap().remove(0);
-    world.latency("a", Duration::from_millis(10));
-    let transfer = tokio::spawn(async move { term.transfer_to(&heir).await });
+    let heir = second.snapshot().await.unwrap().candidates.remove(0);
+    world.process("a").set_latency(Duration::from_millis(10));
+    let transfer = tokio::spawn(async move { term.transfer(&heir).await });
     // The listing has come and gone; the transaction has arrived, its answer has not.
     world.advance(Duration::from_millis(35)).await;
-    world.lose_answers("a");
+    world.process("a").drop_responses();
     let heir = waiting.await.unwrap().unwrap();
     assert!(!transfer.is_finished());
     // Longer than a request is waited for.
     world.advance(Duration::from_secs(6)).await;
-    world.heal("a");
+    world.process("a").heal();
     transfer.await.unwrap().unwrap();
     world.advance(Duration::from_secs(20)).await;
     assert!(heir.is_valid(), "nothing that was asked again took it away");
@@ -163,15 +165,15 @@ async fn a_transfer_whose_answer_is_lost_is_settled_and_done_once() {
 async fn a_transfer_that_did_not_arrive_is_asked_again() {
     let world = World::new();
     let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
-    let term = first.campaign("1").await.unwrap();
-    let waiting = tokio::spawn(second.campaign("2").into_future());
+    let term = first.campaign().value("1").await.unwrap();
+    let waiting = tokio::spawn(second.campaign().value("2").into_future());
     world.advance(Duration::from_secs(1)).await;
-    let heir = second.candidates().await.unwrap().remove(0);
-    world.refuse("a");
-    let transfer = tokio::spawn(async move { term.transfer_to(&heir).await });
+    let heir = second.snapshot().await.unwrap().candidates.remove(0);
+    world.process("a").refuse_connections();
+    let transfer = tokio::spawn(async move { term.transfer(&heir).await });
     world.advance(Duration::from_secs(2)).await;
     assert!(!waiting.is_finished() && !transfer.is_finished());
-    world.heal("a");
+    world.process("a").heal();
     transfer.await.unwrap().unwrap();
     assert!(waiting.await.unwrap().unwrap().is_valid());
 }
@@ -189,12 +191,12 @@ async fn whoever_kept_a_term_is_told_before_the_store_is() {
             keep.send(term).unwrap();
             works.clone().work()
         };
-        tokio::spawn(async move { first.lead("v", work).await })
+        tokio::spawn(async move { first.campaign().value("v").lead(work).await })
     };
     let kept = kept.recv().await.unwrap();
     world.advance(Duration::from_secs(1)).await;
-    world.latency("a", Duration::from_millis(100));
-    operator.ask_to_resign(&operator.leader().await.unwrap().unwrap()).await.unwrap();
+    world.process("a").set_latency(Duration::from_millis(100));
+    operator.request_resign().no_reply().await.unwrap();
     while works.now() > 0 {
         world.advance(Duration::from_millis(5)).await;
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::store::{LeaseId, Store};
 use tenure::testing::World;
-use tenure_core::id::Namespace;
+use tenure_core::id::{ElectionName, Namespace};
 use tenure_core::layout::{Key, Layout, QueueKey};
 use tenure_core::record::{CandidateRecord, Record};
 
@@ -30,11 +30,11 @@ mod claims {
         let mut observe = onlooker.observe();
         let nobody = next(&mut observe).await;
         assert_eq!((nobody.leader, nobody.gap), (None, None));
-        let term = first.campaign("1").await.unwrap();
+        let term = first.campaign().value("1").await.unwrap();
         let one = next(&mut observe).await;
         assert_eq!(one.leader.as_ref().unwrap().token, term.token());
         assert!(one.gap.is_some_and(|gap| gap.max.is_none()) && one.revision > nobody.revision);
-        term.proclaim("1b").await.unwrap();
+        term.announce("1b").await.unwrap();
         assert_eq!(next_value(&mut observe).await.as_deref(), Some("1b"));
         let waiting = stand(&store, &second, "2", 2).await;
         read_lease(&mut observe).await;
@@ -47,7 +47,7 @@ mod claims {
         read_lease(&mut observe).await;
         second_term.resign().await.unwrap();
         assert_eq!(next_value(&mut observe).await, None);
-        let third = first.campaign("3").await.unwrap();
+        let third = first.campaign().value("3").await.unwrap();
         let three = next(&mut observe).await;
         assert_eq!(three.leader.unwrap().token, third.token());
         assert!(three.gap.is_some_and(|gap| gap.end == TermEnd::Resigned));
@@ -78,7 +78,7 @@ async fn candidate_listed_before_an_older_one_has_waited() {
     for (id, candidate) in [(9, "older"), (1, "younger")] {
         let lease = store.grant(Duration::from_secs(60), LeaseId::new(id)).await.unwrap().id;
         let place = QueueKey { lease, nonce: 7 };
-        let key = layout.encode(&Key::Candidate(election.name().clone(), place));
+        let key = layout.encode(&Key::Candidate(ElectionName::parse("x").unwrap(), place));
         let record = CandidateRecord { candidate: candidate.to_owned(), ..CandidateRecord::default() };
         store.put_leased(key, record.encode(), lease).await.unwrap();
         leases.push(lease);
@@ -94,21 +94,21 @@ async fn candidate_listed_before_an_older_one_has_waited() {
 async fn an_observer_says_how_long_nobody_led_and_survives_an_outage_with_compaction() {
     let world = World::new();
     let ((_a, first), (_b, onlooker)) =
-        (process(&world.store("a"), "a"), process(&world.store("onlooker"), "onlooker"));
-    let term = first.campaign("1").await.unwrap();
+        (process(&world.process("a").store(), "a"), process(&world.process("onlooker").store(), "onlooker"));
+    let term = first.campaign().value("1").await.unwrap();
     let mut observe = onlooker.observe();
     assert_eq!(next_value(&mut observe).await.as_deref(), Some("1"));
     term.resign().await.unwrap();
     let none = next(&mut observe).await;
     assert_eq!(none.leader, None);
-    world.partition("onlooker");
+    world.process("onlooker").partition();
     world.advance(Duration::from_secs(7)).await;
-    let second = first.campaign("2").await.unwrap();
+    let second = first.campaign().value("2").await.unwrap();
     let token = second.token();
     second.resign().await.unwrap();
-    let third = first.campaign("3").await.unwrap();
+    let third = first.campaign().value("3").await.unwrap();
     world.compact(third.token().0).unwrap();
-    world.heal("onlooker");
+    world.process("onlooker").heal();
     let seen = next(&mut observe).await;
     assert!(third.token() > token);
     assert_eq!(seen.leader.unwrap().token, third.token(), "what came and went unseen is not told");

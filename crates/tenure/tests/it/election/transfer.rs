@@ -21,17 +21,17 @@ mod claims {
     pub(super) async fn a_transfer_to_the_last_of_five_has_no_moment_without_a_leader(store: Store) {
         let everybody: Vec<(Session, Election)> = (0..5).map(|n| process(&store, &n.to_string())).collect();
         let (_o, onlooker) = process(&store, "onlooker");
-        let term = everybody[0].1.campaign("0").await.unwrap();
+        let term = everybody[0].1.campaign().value("0").await.unwrap();
         let mut observe = onlooker.observe();
         assert_eq!(next(&mut observe).await.leader.unwrap().token, term.token());
         let mut waiting = Vec::new();
         for (n, (_, election)) in everybody.iter().enumerate().skip(1) {
             waiting.push(stand(&store, election, &n.to_string(), n + 1).await);
         }
-        let heir = onlooker.candidates().await.unwrap().pop().unwrap();
+        let heir = onlooker.snapshot().await.unwrap().candidates.pop().unwrap();
         assert_eq!(heir.record.value, "4");
         let token = term.token();
-        term.transfer_to(&heir).await.unwrap();
+        term.transfer(&heir).await.unwrap();
         let seen = next(&mut observe).await.leader.expect("no moment without a leader");
         assert_eq!((seen.token, seen.record.value.as_str()), (heir.token, "4"));
         let heir = soon(waiting.pop().unwrap()).await.unwrap().unwrap();
@@ -59,15 +59,15 @@ mod claims {
 
     pub(super) async fn a_transfer_to_one_who_is_gone_keeps_leadership(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store, "a"), process(&store, "b"));
-        let term = first.campaign("1").await.unwrap();
+        let term = first.campaign().value("1").await.unwrap();
         let waiting = stand(&store, &second, "2", 2).await;
-        let heir = first.candidates().await.unwrap().remove(0);
+        let heir = first.snapshot().await.unwrap().candidates.remove(0);
         waiting.abort();
         wait_for_keys(&store, 1).await;
         let token = term.token();
-        let Err(TransferError::HeirGone(term)) = term.transfer_to(&heir).await else { panic!() };
+        let Err(TransferError::NotACandidate(term)) = term.transfer(&heir).await else { panic!() };
         assert!(term.is_valid() && term.token() == token);
-        term.proclaim("1b").await.unwrap();
+        term.announce("1b").await.unwrap();
     }
 
     /// 300 candidates in one process are passed over in several requests; nobody but the heir ever leads.
@@ -75,17 +75,17 @@ mod claims {
         let ((_a, first), (_b, crowd), (_c, last)) =
             (process(&store, "a"), process(&store, "crowd"), process(&store, "last"));
         let (_o, onlooker) = process(&store, "onlooker");
-        let term = first.campaign("first").await.unwrap();
+        let term = first.campaign().value("first").await.unwrap();
         let mut passed_over = JoinSet::new();
         for n in 0..300 {
-            passed_over.spawn(crowd.campaign(n.to_string()).into_future());
+            passed_over.spawn(crowd.campaign().value(n.to_string()).into_future());
         }
         wait_for_keys(&store, 301).await;
         let waiting = stand(&store, &last, "last", 302).await;
         let mut observe = onlooker.observe();
         assert_eq!(next(&mut observe).await.leader.unwrap().token, term.token());
-        let heir = onlooker.candidates().await.unwrap().pop().unwrap();
-        term.transfer_to(&heir).await.unwrap();
+        let heir = onlooker.snapshot().await.unwrap().candidates.pop().unwrap();
+        term.transfer(&heir).await.unwrap();
         assert_eq!(next(&mut observe).await.leader.unwrap().token, heir.token, "nobody between");
         let term = soon(waiting).await.unwrap().unwrap();
         assert_eq!(term.token(), heir.token);

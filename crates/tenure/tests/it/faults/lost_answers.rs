@@ -4,7 +4,7 @@
 
 use tenure::election::CampaignError;
 use tenure::lock::{LockError, ReleaseError};
-use tenure::session::Loan;
+use tenure::session::LeaseHandle;
 use tenure_fixture::{Mode, Proxy};
 use tokio::task::JoinHandle;
 
@@ -36,7 +36,7 @@ struct Scene {
     /// Behind the proxy, with a lease: what is asked of the store from here on is about places alone.
     far: Session,
     /// Keeps that lease.
-    loan: Option<Loan>,
+    loan: Option<LeaseHandle>,
     _etcd: Etcd,
 }
 
@@ -47,7 +47,7 @@ impl Scene {
         let near = connect(&etcd).await;
         let url = format!("etcd://{}", proxy.addr());
         let far = open(Store::open(&url.parse().unwrap()).await.unwrap());
-        let loan = far.lend().await.unwrap();
+        let loan = far.lease().await.unwrap();
         Scene { proxy, near, far, loan: Some(loan), _etcd: etcd }
     }
 
@@ -91,7 +91,7 @@ fn ask(kind: Kind, session: &Session, wait: Duration) -> Asking {
     let namespace = Namespace::parse("t").unwrap();
     match kind {
         Kind::Lock => {
-            let asking = Locks::new(session, &namespace).lock("x").wait_up_to(wait).into_future();
+            let asking = Locks::new(session, &namespace).lock("x").timeout(wait).into_future();
             tokio::spawn(async move {
                 match asking.await {
                     Ok(guard) => Ok(Claim::Lock(Box::new(guard))),
@@ -100,8 +100,8 @@ fn ask(kind: Kind, session: &Session, wait: Duration) -> Asking {
             })
         }
         Kind::Election => {
-            let election = Elections::new(session, &namespace).election("x").unwrap();
-            let asking = election.campaign("v").wait_up_to(wait).into_future();
+            let election = Elections::new(session, &namespace).election("x");
+            let asking = election.campaign().value("v").timeout(wait).into_future();
             tokio::spawn(async move {
                 match asking.await {
                     Ok(term) => Ok(Claim::Election(Box::new(term))),

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use tenure::store::{
-    Get, LeaseChoice, Replaced, Revision, Store, StoreError, Unusable, WatchError, WatchStart,
+    Get, LeaseChoice, Revision, Store, StoreError, StoreReplaced, UnusableStore, WatchError, WatchStart,
 };
 
 use super::child::Process;
@@ -104,10 +104,13 @@ async fn unlinked_files_make_the_first_process_stop_and_never_two_leaders() {
     }
     let mut other = Process::start("lead", &home.path());
     other.expect("true").await;
-    assert!(matches!(next(&mut watch).await, Err(WatchError::Lost(StoreError::Replaced(Replaced::Files)))));
+    assert!(matches!(
+        next(&mut watch).await,
+        Err(WatchError::Lost(StoreError::Replaced(StoreReplaced::Files)))
+    ));
     for _ in 0..3 {
-        assert!(matches!(leads(&store).await, Err(StoreError::Replaced(Replaced::Files))));
-        assert!(matches!(store.get_key("/leader").await, Err(StoreError::Replaced(Replaced::Files))));
+        assert!(matches!(leads(&store).await, Err(StoreError::Replaced(StoreReplaced::Files))));
+        assert!(matches!(store.get_key("/leader").await, Err(StoreError::Replaced(StoreReplaced::Files))));
     }
     // Its end must not take the other's files with it.
     store.close().await;
@@ -134,7 +137,7 @@ async fn each_unlinked_file_is_noticed_by_the_next_write_renewal_and_read() {
                 _ => store.get_key("/a").await.map(drop),
             };
             assert!(
-                matches!(noticed, Err(StoreError::Replaced(Replaced::Files))),
+                matches!(noticed, Err(StoreError::Replaced(StoreReplaced::Files))),
                 "{suffix} {try_one} {noticed:?}"
             );
         }
@@ -150,7 +153,7 @@ async fn a_shm_unlinked_under_a_live_process_destroys_nothing() {
     std::fs::remove_file(home.beside("-shm")).unwrap();
     let mut other = Process::start("lead", &home.path());
     other.expect("true").await;
-    assert!(matches!(leads(&store).await, Err(StoreError::Replaced(Replaced::Files))));
+    assert!(matches!(leads(&store).await, Err(StoreError::Replaced(StoreReplaced::Files))));
     store.close().await;
     other.kill().await;
     let store = home.store().await;
@@ -169,9 +172,9 @@ async fn another_store_in_the_same_file_ends_the_handle() {
     let mut watch = watch_all(&store, WatchStart::Now).await;
     let connection = rusqlite::Connection::open(home.path()).unwrap();
     connection.execute("UPDATE meta SET store_id = randomblob(16)", []).unwrap();
-    assert!(matches!(store.put("/a", "").await, Err(StoreError::Replaced(Replaced::Identity { .. }))));
+    assert!(matches!(store.put("/a", "").await, Err(StoreError::Replaced(StoreReplaced::Identity { .. }))));
     let Err(WatchError::Lost(error)) = next(&mut watch).await else { panic!("the watch goes on") };
-    assert!(matches!(error, StoreError::Replaced(Replaced::Identity { .. })));
+    assert!(matches!(error, StoreError::Replaced(StoreReplaced::Identity { .. })));
 }
 
 #[tokio::test]
@@ -182,7 +185,7 @@ async fn a_revision_that_goes_back_under_a_live_process_ends_the_handle() {
     let connection = rusqlite::Connection::open(home.path()).unwrap();
     connection.execute("UPDATE meta SET rev = 1", []).unwrap();
     let error = store.put("/a", "").await.unwrap_err();
-    assert!(matches!(error, StoreError::Replaced(Replaced::RevisionRegress { .. })), "{error}");
+    assert!(matches!(error, StoreError::Replaced(StoreReplaced::RevisionRegress { .. })), "{error}");
 }
 
 #[tokio::test]
@@ -192,7 +195,7 @@ async fn what_is_no_store_is_refused_and_left_as_it_is() {
     let text = "this is a letter, not a database, and it is longer than a header ".repeat(20);
     std::fs::write(home.path(), &text).unwrap();
     let error = options().open(home.path()).await.unwrap_err();
-    assert!(matches!(error, StoreError::Unusable(Unusable::NotAStore(_))), "{error}");
+    assert!(matches!(error, StoreError::Unusable(UnusableStore::NotAStore(_))), "{error}");
     assert_eq!(std::fs::read_to_string(home.path()).unwrap(), text);
 
     let home = Home::new();
@@ -204,7 +207,7 @@ async fn what_is_no_store_is_refused_and_left_as_it_is() {
     drop(connection);
     let before = std::fs::read(home.path()).unwrap();
     let error = options().open(home.path()).await.unwrap_err();
-    assert!(matches!(error, StoreError::Unusable(Unusable::NotAStore(_))), "{error}");
+    assert!(matches!(error, StoreError::Unusable(UnusableStore::NotAStore(_))), "{error}");
     assert_eq!(std::fs::read(home.path()).unwrap(), before);
     assert!(!home.beside("-wal").exists());
 }

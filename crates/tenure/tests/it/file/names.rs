@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure::session::Session;
-use tenure::store::{Get, LeaseChoice, Replaced, Store, StoreError, Unusable};
+use tenure::store::{Get, LeaseChoice, Store, StoreError, StoreReplaced, UnusableStore};
 use tokio::time::timeout;
 
 use super::child::Process;
@@ -112,11 +112,11 @@ async fn session_ends_at_once_when_its_files_are_renamed() {
         let home = Home::new();
         let store = home.store().await;
         let session = Session::options().ttl(Duration::from_secs(60)).open(store.clone()).unwrap();
-        session.register("/held", "").await.unwrap();
-        session.settled().await;
+        session.register_raw("/held", "").await.unwrap();
+        session.synced().await;
         damage(&home);
         let lost = timeout(Duration::from_secs(2), store.lost()).await.expect(what);
-        assert!(matches!(lost, StoreError::Replaced(Replaced::Files)), "{what}: {lost}");
+        assert!(matches!(lost, StoreError::Replaced(StoreReplaced::Files)), "{what}: {lost}");
         assert!(timeout(PATIENCE, session.close()).await.is_ok(), "{what}");
     }
 }
@@ -155,7 +155,7 @@ async fn database_with_a_second_link_is_refused_under_both_names() {
     std::fs::hard_link(home.path(), &link).unwrap();
     for path in [home.path(), link.clone()] {
         let error = options().open(&path).await.unwrap_err();
-        assert!(matches!(error, StoreError::Unusable(Unusable::SecondName(_))), "{error}");
+        assert!(matches!(error, StoreError::Unusable(UnusableStore::SecondName(_))), "{error}");
         assert!(error.to_string().contains("2 hard links"), "{error}");
     }
     assert_eq!(std::fs::read_dir(&other).unwrap().count(), 1, "nothing was made beside the link");
@@ -178,7 +178,7 @@ async fn bind_mount_of_the_database_is_refused_and_of_its_folder_shared() {
     std::fs::write(&mounted, "").unwrap();
     let Some(_file) = Mount::bind(&home.path(), &mounted) else { return };
     let error = options().open(&mounted).await.unwrap_err();
-    assert!(matches!(error, StoreError::Unusable(Unusable::SecondName(_))), "{error}");
+    assert!(matches!(error, StoreError::Unusable(UnusableStore::SecondName(_))), "{error}");
     assert_eq!(std::fs::read_dir(&other).unwrap().count(), 1, "nothing was made beside the mount");
     // The folder brings the side files along.
     let Some(_folder) = Mount::bind(home.path().parent().unwrap(), &folder) else { return };
@@ -222,7 +222,7 @@ async fn folder_that_every_user_may_write_is_refused_without_the_sticky_bit() {
     std::fs::create_dir(&folder).unwrap();
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
     let error = options().open(home.path()).await.unwrap_err();
-    assert!(matches!(error, StoreError::Unusable(Unusable::Untrusted(_))), "{error}");
+    assert!(matches!(error, StoreError::Unusable(UnusableStore::Untrusted(_))), "{error}");
     assert!(error.to_string().contains("mode 0777"), "{error}");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o1777)).unwrap();
@@ -271,7 +271,7 @@ async fn side_file_of_another_user_is_refused() {
             return;
         }
         let error = options().open(home.path()).await.unwrap_err();
-        assert!(matches!(error, StoreError::Unusable(Unusable::Untrusted(_))), "{suffix}: {error}");
+        assert!(matches!(error, StoreError::Unusable(UnusableStore::Untrusted(_))), "{suffix}: {error}");
         assert!(error.to_string().contains("belongs to user 12345"), "{suffix}: {error}");
         // The owner of the folder controls all names in it.
         std::os::unix::fs::chown(&folder, Some(OTHER), None).unwrap();

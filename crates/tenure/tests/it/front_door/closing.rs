@@ -6,7 +6,8 @@ use tenure::{CloseError, LossReason, ReleaseError};
 #[tokio::test]
 async fn a_live_guard_is_named_and_lost_and_its_lease_is_left() {
     let world = World::new();
-    let builder = Tenure::builder().store(world.store("web-1")).clock(world.clock("web-1"));
+    let builder =
+        Tenure::builder().store(world.process("web-1").store()).clock(world.process("web-1").clock());
     let tenure = builder.ttl(Duration::from_secs(15)).connect().await.unwrap();
     let guard = tenure.lock("deploy").await.unwrap();
     let hold = guard.hold();
@@ -17,7 +18,10 @@ async fn a_live_guard_is_named_and_lost_and_its_lease_is_left() {
     assert!(ttl <= Duration::from_secs(15), "{ttl:?}");
     assert!(said.starts_with("lock 'deploy' is still held; expires within"), "{said}");
     assert_eq!(hold.loss(), Some(LossReason::Closed));
-    assert!(!world.store("onlooker").leases().await.unwrap().is_empty(), "the lease is not revoked");
+    assert!(
+        !world.process("onlooker").store().leases().await.unwrap().is_empty(),
+        "the lease is not revoked"
+    );
     assert!(matches!(guard.release().await, Err(ReleaseError::Lost(_))));
 }
 

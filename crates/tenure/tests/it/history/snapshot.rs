@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tenure::election::Elections;
-use tenure::membership::{Cluster, NewNode};
+use tenure::member::Members;
 use tenure::session::Session;
-use tenure::snapshot::{Part, SnapshotRequest};
+use tenure::snapshot::{ClusterPart, SnapshotRequest};
 use tenure::store::memory::MemoryEngine;
 use tenure::store::{Engine, Get, Op, OpReply, Page, Revision, Store, StoreError, Txn, TxnReply, ValueMode};
 use tenure_core::id::{NodeId, TaskId};
@@ -28,12 +28,12 @@ mod claims {
         assert!(empty.members.is_empty() && empty.locks.is_empty() && empty.tasks.is_empty());
 
         let session = Session::open(store.clone()).unwrap();
-        let cluster = Cluster::new(store.clone(), &namespace());
-        let membership = cluster.join(&session, NewNode::new(NodeId::parse("w").unwrap())).await.unwrap();
+        let members = Members::new(store.clone(), &namespace());
+        let membership = members.join(&session, "w").await.unwrap();
         let locks = locks(&store);
         let guard = locks.lock("deploy").await.unwrap();
-        let elections = Elections::new(&session, &namespace()).introduce("me");
-        let term = elections.election("boss").unwrap().campaign("here").await.unwrap();
+        let elections = Elections::new(&session, &namespace()).identity("me");
+        let term = elections.election("boss").campaign().value("here").await.unwrap();
         for (task, owner) in [("x", Some(r#"{"node":"w"}"#)), ("y", None), ("z", Some("not json"))] {
             submit(&store, task).await;
             if let Some(owner) = owner {
@@ -45,7 +45,7 @@ mod claims {
         store.put("/t/state/ended", r#"{"state":"completed"}"#).await.unwrap();
 
         let snapshot = SnapshotRequest::new(&store, &namespace()).await.unwrap();
-        assert_eq!(snapshot.members.members()[0].token, membership.incarnation());
+        assert_eq!(snapshot.members.members()[0].token, membership.token().unwrap());
         assert_eq!(snapshot.frozen.keys().map(NodeId::as_str).collect::<Vec<_>>(), ["away"]);
         assert_eq!(snapshot.locks[0].holders[0].token, guard.token());
         assert_eq!(snapshot.elections[0].leader.as_ref().unwrap().token, term.token());
@@ -58,12 +58,13 @@ mod claims {
         // The past, as far as the history reaches.
         let then = snapshot.revision;
         guard.release().await.unwrap();
-        let now = SnapshotRequest::new(&store, &namespace()).parts([Part::Locks]).await.unwrap();
+        let now = SnapshotRequest::new(&store, &namespace()).parts([ClusterPart::Locks]).await.unwrap();
         assert!(now.locks.is_empty() && now.tasks.is_empty() && now.revision > then);
-        let past = SnapshotRequest::new(&store, &namespace()).parts([Part::Locks]).at(then).await.unwrap();
+        let past =
+            SnapshotRequest::new(&store, &namespace()).parts([ClusterPart::Locks]).at(then).await.unwrap();
         assert_eq!((past.locks.clone(), past.revision), (snapshot.locks, then));
         store.compact(now.revision).await.unwrap();
-        let gone = SnapshotRequest::new(&store, &namespace()).parts([Part::Locks]).at(then).await;
+        let gone = SnapshotRequest::new(&store, &namespace()).parts([ClusterPart::Locks]).at(then).await;
         assert!(matches!(gone, Err(StoreError::Compacted { .. })), "{gone:?}");
     }
 }
@@ -110,16 +111,16 @@ async fn only_selected_parts_are_read() {
     store.put("/t/tasks/x/props", "large").await.unwrap();
     store.put("/t/tasks/x/owner", r#"{"node":"w"}"#).await.unwrap();
     store.put("/t/elections/e/1-0000000000000001", "{}").await.unwrap();
-    let read = async |parts: &[Part]| {
+    let read = async |parts: &[ClusterPart]| {
         let noted = Noted::default();
         let twisted = Twisted::store(memory.clone(), noted.clone());
         let snapshot = SnapshotRequest::new(&twisted, &namespace()).parts(parts.iter().copied());
         let snapshot = snapshot.await.unwrap();
         (snapshot, std::mem::take(&mut *noted.0.lock().unwrap()))
     };
-    assert_eq!(read(&[Part::Members]).await.1, ["/t/nodes/w"]);
-    assert_eq!(read(&[Part::Elections]).await.1, ["/t/elections/e/1-0000000000000001"]);
-    let (snapshot, keys) = read(&[Part::Members, Part::Owners]).await;
+    assert_eq!(read(&[ClusterPart::Members]).await.1, ["/t/nodes/w"]);
+    assert_eq!(read(&[ClusterPart::Elections]).await.1, ["/t/elections/e/1-0000000000000001"]);
+    let (snapshot, keys) = read(&[ClusterPart::Members, ClusterPart::Owners]).await;
     assert_eq!(keys, ["/t/nodes/w", "/t/tasks/x/owner"]);
     assert_eq!(snapshot.owned().into_values().collect::<Vec<_>>(), [1]);
 }
@@ -150,7 +151,7 @@ async fn pages_are_of_one_revision_and_a_compaction_begins_anew() {
         Store::new(memory.clone()).apply_all(ops).await.unwrap();
         let busy = Busy { reads: AtomicUsize::new(0), compacts: AtomicBool::new(compacts) };
         let store = Twisted::store(memory, busy);
-        let request = SnapshotRequest::new(&store, &namespace()).parts([Part::Tasks]);
+        let request = SnapshotRequest::new(&store, &namespace()).parts([ClusterPart::Tasks]);
         let snapshot = request.clone().await.unwrap();
         // The keys that were there at its revision, and none that was put while it was read.
         let late = snapshot.tasks.tasks().filter(|(id, _)| id.as_str().starts_with("late-")).count();

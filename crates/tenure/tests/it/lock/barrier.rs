@@ -15,7 +15,6 @@ on_every_engine! {
 }
 
 mod claims {
-    use std::num::NonZeroU32;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
@@ -26,7 +25,7 @@ mod claims {
 
     use super::super::{keys, process, soon, wait_for_keys};
 
-    const THREE: NonZeroU32 = NonZeroU32::new(3).unwrap();
+    const THREE: u32 = 3;
 
     pub(super) async fn nobody_passes_before_all_have_come_round_after_round(store: Store) {
         let arrived = Arc::new(AtomicU32::new(0));
@@ -37,7 +36,7 @@ mod claims {
                 let (session, locks) = process(&store);
                 for round in 1..=5 {
                     arrived.fetch_add(1, Ordering::SeqCst);
-                    locks.barrier("x", THREE).await.unwrap();
+                    locks.barrier("x", THREE).wait().await.unwrap();
                     let arrived = arrived.load(Ordering::SeqCst);
                     assert!(arrived >= 3 * round, "{arrived} had come when round {round} was passed");
                 }
@@ -50,19 +49,19 @@ mod claims {
 
     pub(super) async fn a_party_that_waited_in_vain_leaves_nothing_behind(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
-        let dropped = tokio::spawn(first.barrier("x", THREE).into_future());
+        let dropped = tokio::spawn(first.barrier("x", THREE).wait().into_future());
         wait_for_keys(&store, 1).await;
-        let waited = second.barrier("x", THREE).wait_up_to(Duration::from_millis(300)).await;
+        let waited = second.barrier("x", THREE).wait().timeout(Duration::from_millis(300)).await;
         assert!(matches!(waited, Err(BarrierError::Timeout { arrived: 2, .. })), "{waited:?}");
         wait_for_keys(&store, 1).await;
         dropped.abort();
         wait_for_keys(&store, 0).await;
-        assert!(matches!(first.barrier("", THREE).await, Err(BarrierError::InvalidName(_))));
+        assert!(matches!(first.barrier("", THREE).wait().await, Err(BarrierError::InvalidName(_))));
     }
 
     pub(super) async fn a_party_whose_place_is_lost_is_told(store: Store) {
         let (session, locks) = process(&store);
-        let waiting = tokio::spawn(locks.barrier("x", THREE).into_future());
+        let waiting = tokio::spawn(locks.barrier("x", THREE).wait().into_future());
         wait_for_keys(&store, 1).await;
         store.revoke(session.lease_id().unwrap()).await.unwrap();
         let waited = soon(waiting).await.unwrap();

@@ -52,19 +52,19 @@ mod claims {
         let ((_a, first), (_b, second), (_c, third)) =
             (named(&store, "web-1"), named(&store, "web-2"), named(&store, "web-3"));
         let held = soon(first.lock("x").into_future()).await.unwrap();
-        let error = soon(third.lock("x").try_once().into_future()).await.unwrap_err();
+        let error = soon(third.lock("x").try_now().into_future()).await.unwrap_err();
         assert_eq!(error.to_string(), "lock 'x' is held by web-1, pid 4121");
         assert_eq!(refused(Err(error)), Some(identity("web-1")));
         // The waiter is nearer than the holder. The second try is of the process that waits: it reads no predecessor when it enters.
         let waiting = tokio::spawn(second.lock("x").into_future());
         wait_for_keys(&store, 2).await;
         for locks in [&third, &second] {
-            let by = refused(soon(locks.lock("x").try_once().into_future()).await);
+            let by = refused(soon(locks.lock("x").try_now().into_future()).await);
             assert_eq!(by, Some(identity("web-1")));
         }
         held.release().await.unwrap();
         let next = soon(waiting).await.unwrap().unwrap();
-        let by = refused(soon(third.lock("x").try_once().into_future()).await);
+        let by = refused(soon(third.lock("x").try_now().into_future()).await);
         assert_eq!(by, Some(identity("web-2")));
         next.release().await.unwrap();
         assert_eq!(keys(&store).await, 0);
@@ -76,13 +76,13 @@ mod claims {
         let held = soon(first.lock("x").into_future()).await.unwrap();
         let waiting = tokio::spawn(second.lock("x").into_future());
         wait_for_keys(&store, 2).await;
-        let error = soon(third.lock("x").wait_up_to(WAIT).into_future()).await.unwrap_err();
+        let error = soon(third.lock("x").timeout(WAIT).into_future()).await.unwrap_err();
         assert_eq!(error.to_string(), "timed out after 1s waiting for lock 'x' (held by web-1, pid 4121)");
         assert_eq!(expired(Err(error)), Some(identity("web-1")));
         held.release().await.unwrap();
         // The holder of the end of the wait counts, not that of its beginning.
         let next = soon(waiting).await.unwrap().unwrap();
-        let waiting = tokio::spawn(third.lock("x").wait_up_to(WAIT).into_future());
+        let waiting = tokio::spawn(third.lock("x").timeout(WAIT).into_future());
         assert_eq!(expired(soon(waiting).await.unwrap()), Some(identity("web-2")));
         next.release().await.unwrap();
     }
@@ -90,20 +90,19 @@ mod claims {
     pub(super) async fn full_permits_and_readers_name_the_oldest_holder(store: Store) {
         let ((_a, first), (_b, second), (_c, third)) =
             (named(&store, "web-1"), named(&store, "web-2"), named(&store, "web-3"));
-        let of = NonZeroU32::new(2).unwrap();
-        let one = soon(first.permit("x", of).into_future()).await.unwrap();
-        let two = soon(second.permit("x", of).into_future()).await.unwrap();
-        let by = refused(soon(third.permit("x", of).try_once().into_future()).await);
+        let one = soon(first.semaphore("x", 2).acquire().into_future()).await.unwrap();
+        let two = soon(second.semaphore("x", 2).acquire().into_future()).await.unwrap();
+        let by = refused(soon(third.semaphore("x", 2).acquire().try_now().into_future()).await);
         assert_eq!(by, Some(identity("web-1")));
         one.release().await.unwrap();
-        let three = soon(third.permit("x", of).into_future()).await.unwrap();
-        let by = expired(soon(first.permit("x", of).wait_up_to(WAIT).into_future()).await);
+        let three = soon(third.semaphore("x", 2).acquire().into_future()).await.unwrap();
+        let by = expired(soon(first.semaphore("x", 2).acquire().timeout(WAIT).into_future()).await);
         assert_eq!(by, Some(identity("web-2")));
         two.release().await.unwrap();
         three.release().await.unwrap();
-        let one = soon(second.shared("x").into_future()).await.unwrap();
-        let two = soon(first.shared("x").into_future()).await.unwrap();
-        let by = refused(soon(third.lock("x").try_once().into_future()).await);
+        let one = soon(second.rw_lock("x").read().into_future()).await.unwrap();
+        let two = soon(first.rw_lock("x").read().into_future()).await.unwrap();
+        let by = refused(soon(third.lock("x").try_now().into_future()).await);
         assert_eq!(by, Some(identity("web-2")));
         one.release().await.unwrap();
         two.release().await.unwrap();
@@ -114,10 +113,10 @@ mod claims {
         let held = soon(first.lock("x").into_future()).await.unwrap();
         let garbage = Op::put_leased(held.fence().key, "garbage", held.lease());
         store.txn(Txn::new().then(garbage)).await.unwrap();
-        let error = soon(second.lock("x").try_once().into_future()).await.unwrap_err();
+        let error = soon(second.lock("x").try_now().into_future()).await.unwrap_err();
         assert_eq!(error.to_string(), "lock 'x' is held by another process");
         assert_eq!(refused(Err(error)), None);
-        assert_eq!(expired(soon(second.lock("x").wait_up_to(WAIT).into_future()).await), None);
+        assert_eq!(expired(soon(second.lock("x").timeout(WAIT).into_future()).await), None);
         held.release().await.unwrap();
     }
 }
@@ -132,7 +131,7 @@ async fn expired_wait_ends_on_time_while_the_store_hangs_on_etcd() {
     let ((_a, first), (_b, second)) = (named(&near, "web-1"), named(&far, "web-2"));
     let held = soon(first.lock("x").into_future()).await.unwrap();
     let (wait, begin) = (Duration::from_secs(2), tokio::time::Instant::now());
-    let waiting = tokio::spawn(second.lock("x").wait_up_to(wait).into_future());
+    let waiting = tokio::spawn(second.lock("x").timeout(wait).into_future());
     wait_for_keys(&near, 2).await;
     // The watch of the predecessor begins within this time; later the store does not reply.
     tokio::time::sleep_until(begin + Duration::from_secs(1)).await;

@@ -11,7 +11,7 @@ const ACQUIRES: usize = 120;
 #[derive(Clone, Copy, Debug)]
 enum Endpoints {
     /// The paused follower alone: everything waits in it.
-    Follower,
+    PresenceWatch,
     /// All of them, the follower first: the client settles its enters through another member while they wait in the paused one.
     All,
 }
@@ -23,7 +23,7 @@ async fn pause_under_acquires(pause: Duration, endpoints: Endpoints, run: usize)
     let address = |member: usize| etcd.member(member).client_addr().to_string();
     let others = (0..3).filter(|&member| member != follower).map(address);
     let known: Vec<String> = match endpoints {
-        Endpoints::Follower => vec![address(follower)],
+        Endpoints::PresenceWatch => vec![address(follower)],
         Endpoints::All => std::iter::once(address(follower)).chain(others).collect(),
     };
     let store = Store::open(&format!("etcd://{}", known.join(",")).parse().unwrap()).await.unwrap();
@@ -35,7 +35,7 @@ async fn pause_under_acquires(pause: Duration, endpoints: Endpoints, run: usize)
     let begin = std::time::Instant::now();
     let mut acquires = JoinSet::new();
     for n in 0..ACQUIRES {
-        let acquire = locks.lock(format!("l{n}")).wait_up_to(Duration::from_millis(500));
+        let acquire = locks.lock(format!("l{n}")).timeout(Duration::from_millis(500));
         acquires.spawn(acquire.into_future());
     }
     // An acquire that came through another member is released like any other.
@@ -59,7 +59,7 @@ async fn pause_under_acquires(pause: Duration, endpoints: Endpoints, run: usize)
     assert_eq!(keys(&onlooker).await, 0, "{endpoints:?}, run {run}: a late enter was applied");
     let (other, free) = process(&onlooker);
     for n in 0..ACQUIRES {
-        let acquired = soon(free.lock(format!("l{n}")).try_once().into_future()).await;
+        let acquired = soon(free.lock(format!("l{n}")).try_now().into_future()).await;
         drop(acquired.expect("the lock is free"));
     }
     session.close().await.unwrap();
@@ -82,7 +82,7 @@ async fn soak_late_enters_of_paused_follower_leave_no_key() {
     let (pauses, runs) = if is_soak { (&[5, 13, 30][..], 20) } else { (&[5][..], 1) };
     for &pause in pauses {
         for run in 0..runs {
-            let endpoints = if run % 2 == 0 { Endpoints::Follower } else { Endpoints::All };
+            let endpoints = if run % 2 == 0 { Endpoints::PresenceWatch } else { Endpoints::All };
             pause_under_acquires(Duration::from_secs(pause), endpoints, run).await;
         }
     }

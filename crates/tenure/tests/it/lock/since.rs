@@ -1,7 +1,7 @@
 //! Since when a lock is held: the time in the queue does not count.
 
 use tenure::lock::Holder;
-use tenure::testing::{Fate, World};
+use tenure::testing::World;
 use tenure_core::record::Timestamp;
 
 use super::*;
@@ -15,7 +15,7 @@ on_every_engine! {
 pub(super) async fn recorded(locks: &Locks, lock: &str) -> (Holder, Timestamp) {
     soon(async {
         loop {
-            let view = locks.view(&name(lock)).await.unwrap();
+            let view = locks.get(&name(lock)).await.unwrap();
             if let Some(holder) = view.holders.first().cloned()
                 && let Some(acquired) = holder.record.acquired
             {
@@ -53,7 +53,7 @@ mod claims {
     pub(super) async fn library_lock_names_its_process(store: Store) {
         let (_session, locks) = process(&store);
         let _held = soon(locks.lock("x").into_future()).await.unwrap();
-        let view = locks.view(&name("x")).await.unwrap();
+        let view = locks.get(&name("x")).await.unwrap();
         let identity = view.holders[0].record.identity();
         assert_eq!(identity, tenure::identity::current());
         assert_eq!(identity.pid, std::process::id());
@@ -65,8 +65,8 @@ mod claims {
 
 /// One process of a world in virtual time.
 fn participant(world: &World, who: &str) -> (Session, Locks) {
-    let options = Session::options().ttl(Duration::from_secs(6)).clock(world.clock(who));
-    let session = options.open(world.store(who)).unwrap();
+    let options = Session::options().ttl(Duration::from_secs(6)).clock(world.process(who).clock());
+    let session = options.open(world.process(who).store()).unwrap();
     let locks = Locks::new(&session, &namespace());
     (session, locks)
 }
@@ -74,17 +74,17 @@ fn participant(world: &World, who: &str) -> (Session, Locks) {
 /// Exact to the millisecond: 8 s in the queue and 1.2 s of holding.
 #[tokio::test(start_paused = true)]
 async fn hold_after_a_wait_counts_from_acquisition() {
-    let (_fate, world) = (Fate::decided_by(1), World::new());
+    let world = World::seeded(1);
     let ((_a, first), (_b, second)) = (participant(&world, "a"), participant(&world, "b"));
     let held = first.lock("x").await.unwrap();
     let waiting = tokio::spawn(second.lock("x").into_future());
     world.advance(Duration::from_secs(8)).await;
     held.release().await.unwrap();
     let _held = waiting.await.unwrap().unwrap();
-    let view = first.view(&name("x")).await.unwrap();
+    let view = first.get(&name("x")).await.unwrap();
     assert_eq!(view.holders[0].record.acquired, None, "not known yet, and no wrong time before that");
     world.advance(Duration::from_millis(1_200)).await;
-    let holder = first.view(&name("x")).await.unwrap().holders.remove(0);
+    let holder = first.get(&name("x")).await.unwrap().holders.remove(0);
     assert_eq!(holder.record.acquired.unwrap().0 - holder.record.queued.0, 8_000);
     assert_eq!(tenure::clock::wall_time().0 - holder.record.acquired.unwrap().0, 1_200);
 }
@@ -92,7 +92,7 @@ async fn hold_after_a_wait_counts_from_acquisition() {
 /// A hold of milliseconds costs no third request, however often it is handed on.
 #[tokio::test(start_paused = true)]
 async fn short_holds_are_not_recorded() {
-    let (_fate, world) = (Fate::decided_by(1), World::new());
+    let world = World::seeded(1);
     let ((_a, first), (_b, second)) = (participant(&world, "a"), participant(&world, "b"));
     for _ in 0..20 {
         for locks in [&first, &second] {
@@ -101,7 +101,7 @@ async fn short_holds_are_not_recorded() {
             held.release().await.unwrap();
         }
     }
-    let revision = world.store("a").list(Selection::prefix("/t/locks/")).await.unwrap().revision;
+    let revision = world.process("a").store().list(Selection::prefix("/t/locks/")).await.unwrap().revision;
     // The store begins at 1; an enter and a leave for each hold.
     assert_eq!(revision, tenure::store::Revision(1 + 2 * 40));
 }
@@ -124,14 +124,14 @@ async fn recording_keeps_changes_of_others() {
 /// A store that does not answer when the time is to be written is asked again.
 #[tokio::test(start_paused = true)]
 async fn unanswered_recording_is_retried() {
-    let (_fate, world) = (Fate::decided_by(1), World::new());
+    let world = World::seeded(1);
     let ((_a, locks), (_b, onlooker)) = (participant(&world, "a"), participant(&world, "b"));
     let _held = locks.lock("x").await.unwrap();
-    world.refuse("a");
+    world.process("a").refuse_connections();
     world.advance(Duration::from_millis(500)).await;
-    assert_eq!(onlooker.view(&name("x")).await.unwrap().holders[0].record.acquired, None);
-    world.heal("a");
+    assert_eq!(onlooker.get(&name("x")).await.unwrap().holders[0].record.acquired, None);
+    world.process("a").heal();
     world.advance(Duration::from_secs(1)).await;
-    let holder = onlooker.view(&name("x")).await.unwrap().holders.remove(0);
+    let holder = onlooker.get(&name("x")).await.unwrap().holders.remove(0);
     assert_eq!(holder.record.acquired, Some(holder.record.queued), "it counts from the acquisition");
 }

@@ -12,10 +12,6 @@ on_every_engine! {
 mod claims {
     use super::*;
 
-    fn permits(of: u32) -> NonZeroU32 {
-        NonZeroU32::new(of).unwrap()
-    }
-
     fn is_held(refused: &Result<tenure::lock::Guard, LockError>) -> bool {
         matches!(refused, Err(LockError::Held { .. }))
     }
@@ -23,21 +19,21 @@ mod claims {
     /// Found by users: the first reply of the store shows a predecessor, and a try took that for a refusal although two permits were free.
     pub(super) async fn try_takes_free_permit(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
-        let one = soon(first.permit("x", permits(3)).into_future()).await.unwrap();
-        let two = soon(second.permit("x", permits(3)).try_once().into_future()).await.unwrap();
+        let one = soon(first.semaphore("x", 3).acquire().into_future()).await.unwrap();
+        let two = soon(second.semaphore("x", 3).acquire().try_now().into_future()).await.unwrap();
         // On the session that holds one already.
-        let three = soon(first.permit("x", permits(3)).try_once().into_future()).await.unwrap();
-        let full = soon(second.permit("x", permits(3)).try_once().into_future()).await;
+        let three = soon(first.semaphore("x", 3).acquire().try_now().into_future()).await.unwrap();
+        let full = soon(second.semaphore("x", 3).acquire().try_now().into_future()).await;
         assert!(is_held(&full), "{full:?}");
         // Waiters of this process have a snapshot of the queue already; a try beside them needs a newer one.
-        let waiter = tokio::spawn(second.permit("x", permits(3)).into_future());
+        let waiter = tokio::spawn(second.semaphore("x", 3).acquire().into_future());
         wait_for_keys(&store, 4).await;
-        let full = soon(second.permit("x", permits(3)).try_once().into_future()).await;
+        let full = soon(second.semaphore("x", 3).acquire().try_now().into_future()).await;
         assert!(is_held(&full), "{full:?}");
         for guard in [one, two, three] {
             guard.release().await.unwrap();
         }
-        let last = soon(second.permit("x", permits(3)).try_once().into_future()).await.unwrap();
+        let last = soon(second.semaphore("x", 3).acquire().try_now().into_future()).await.unwrap();
         last.release().await.unwrap();
         soon(waiter).await.unwrap().unwrap().release().await.unwrap();
         assert_eq!(keys(&store).await, 0);
@@ -45,15 +41,15 @@ mod claims {
 
     pub(super) async fn try_takes_shared_lock(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
-        let one = soon(first.shared("x").into_future()).await.unwrap();
-        let two = soon(second.shared("x").try_once().into_future()).await.unwrap();
-        let writer = soon(second.lock("x").try_once().into_future()).await;
+        let one = soon(first.rw_lock("x").read().into_future()).await.unwrap();
+        let two = soon(second.rw_lock("x").read().try_now().into_future()).await.unwrap();
+        let writer = soon(second.lock("x").try_now().into_future()).await;
         assert!(is_held(&writer), "{writer:?}");
         for guard in [one, two] {
             guard.release().await.unwrap();
         }
-        let writer = soon(second.lock("x").try_once().into_future()).await.unwrap();
-        let reader = soon(first.shared("x").try_once().into_future()).await;
+        let writer = soon(second.lock("x").try_now().into_future()).await.unwrap();
+        let reader = soon(first.rw_lock("x").read().try_now().into_future()).await;
         assert!(is_held(&reader), "{reader:?}");
         writer.release().await.unwrap();
         assert_eq!(keys(&store).await, 0);
@@ -63,12 +59,12 @@ mod claims {
     pub(super) async fn zero_wait_is_a_try(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
         let zero = Duration::ZERO;
-        let held = soon(first.lock("x").wait_up_to(zero).into_future()).await.unwrap();
-        let refused = soon(second.lock("x").wait_up_to(zero).into_future()).await;
+        let held = soon(first.lock("x").timeout(zero).into_future()).await.unwrap();
+        let refused = soon(second.lock("x").timeout(zero).into_future()).await;
         assert!(is_held(&refused), "{refused:?}");
         held.release().await.unwrap();
-        let one = soon(first.permit("y", permits(2)).wait_up_to(zero).into_future()).await.unwrap();
-        let two = soon(second.permit("y", permits(2)).wait_up_to(zero).into_future()).await.unwrap();
+        let one = soon(first.semaphore("y", 2).acquire().timeout(zero).into_future()).await.unwrap();
+        let two = soon(second.semaphore("y", 2).acquire().timeout(zero).into_future()).await.unwrap();
         drop((one, two));
         wait_for_keys(&store, 0).await;
     }
@@ -78,15 +74,15 @@ mod claims {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
         let mut held = Vec::new();
         for _ in 0..3 {
-            held.push(soon(first.permit("x", permits(3)).into_future()).await.unwrap());
+            held.push(soon(first.semaphore("x", 3).acquire().into_future()).await.unwrap());
         }
-        let fourth = soon(second.permit("x", permits(5)).into_future()).await;
+        let fourth = soon(second.semaphore("x", 5).acquire().into_future()).await;
         let Err(error @ LockError::PermitsDiffer { given, stored }) = fourth else { panic!("{fourth:?}") };
         assert_eq!((given.get(), stored.get()), (5, 3));
         assert_eq!(error.to_string(), "requested one of 5 permits, but the name is in use with 3 permits");
         wait_for_keys(&store, 3).await;
         drop(held);
         wait_for_keys(&store, 0).await;
-        soon(second.permit("x", permits(5)).into_future()).await.unwrap().release().await.unwrap();
+        soon(second.semaphore("x", 5).acquire().into_future()).await.unwrap().release().await.unwrap();
     }
 }

@@ -16,24 +16,25 @@ async fn through(proxy: &Proxy) -> Store {
 async fn a_lost_lease_is_told_and_the_node_comes_back_as_a_new_incarnation() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
-        let a = cluster.join(&session, node("a")).await.unwrap();
+        let a = join(&cluster, &session, "a").await.unwrap();
         let first = a.token().unwrap();
         let mut watch = cluster.watch();
         hear(&mut watch, &["snapshot of 1"]).await;
         store.revoke(session.lease_id().unwrap()).await.unwrap();
         tokio::time::timeout(PATIENCE, a.lost(first)).await.expect("the loss is told");
-        let Standing::Member(second) =
-            stands(&a, |standing| matches!(standing, Standing::Member(token) if *token > first)).await
+        let RegistrationStatus::Member(second) =
+            stands(&a, |standing| matches!(standing, RegistrationStatus::Member(token) if *token > first))
+                .await
         else {
             unreachable!("that was waited for")
         };
         hear(&mut watch, &["-a", "+a"]).await;
-        assert_eq!((a.token(), a.incarnation()), (Some(second), second));
+        assert_eq!((a.token(), a.token().unwrap()), (Some(second), second));
         // A key that is deleted by hand is a loss too.
         store.txn(Txn::new().then(Op::delete("/shop/nodes/a"))).await.unwrap();
-        stands(&a, |standing| matches!(standing, Standing::Member(token) if *token > second)).await;
+        stands(&a, |standing| matches!(standing, RegistrationStatus::Member(token) if *token > second)).await;
         hear(&mut watch, &["-a", "+a"]).await;
-        a.leave().await.unwrap();
+        a.unregister().await.unwrap();
         session.close().await.unwrap();
     })
     .await;
@@ -43,15 +44,18 @@ async fn a_lost_lease_is_told_and_the_node_comes_back_as_a_new_incarnation() {
 async fn one_whose_id_was_taken_is_no_member_any_more_and_leaves_the_other_alone() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
-        let a = cluster.join(&session, node("a")).await.unwrap();
+        let a = join(&cluster, &session, "a").await.unwrap();
         let usurper = store.put("/shop/nodes/a", r#"{"address":"usurper"}"#).await.unwrap();
-        let standing = stands(&a, |standing| matches!(standing, Standing::Displaced(_))).await;
-        let Standing::Displaced(other) = standing else { unreachable!("that was waited for") };
+        let standing = stands(&a, |standing| matches!(standing, RegistrationStatus::Displaced(_))).await;
+        let RegistrationStatus::Displaced(other) = standing else { unreachable!("that was waited for") };
         assert_eq!(other.value(), r#"{"address":"usurper"}"#);
         assert_eq!(a.token(), None);
-        assert!(matches!(a.set_state(MemberState::Ready).await, Err(UpdateError::Displaced)));
+        assert!(matches!(
+            a.update(|record| record.state = MemberState::Ready).await,
+            Err(RegisterError::Held { .. })
+        ));
         assert_eq!(session.keys().len(), 0, "it does not come back when the other leaves");
-        a.leave().await.unwrap();
+        a.unregister().await.unwrap();
         session.close().await.unwrap();
         let key = store.get_key("/shop/nodes/a").await.unwrap().unwrap();
         assert_eq!(key.modified, usurper, "what somebody else put is theirs");
@@ -64,24 +68,24 @@ async fn one_who_was_cut_off_and_replaced_learns_it_when_the_network_is_back() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let (near, far) = (connect(&etcd).await, through(&proxy).await);
-    let cluster = Cluster::new(far.clone(), &namespace());
+    let cluster = Members::new(far.clone(), &namespace());
     let session = Session::options().ttl(Duration::from_secs(2)).open(far).unwrap();
-    let victim = cluster.join(&session, node("a")).await.unwrap();
+    let victim = join(&cluster, &session, "a").await.unwrap();
     let (here, other) = enter(&near);
     let first = victim.token().unwrap();
     proxy.set(Mode::BlackHole);
-    let heir = here.join(&other, node("a").address("heir")).wait_up_to(PATIENCE).await.unwrap();
+    let heir = join(&here, &other, "a").address("heir").timeout(PATIENCE).await.unwrap();
     assert_eq!(victim.token(), None, "it stopped believing before anybody else could join");
-    assert!(heir.incarnation() > first);
+    assert!(heir.token().unwrap() > first);
     proxy.set(Mode::Pass);
-    let standing = stands(&victim, |standing| matches!(standing, Standing::Displaced(_))).await;
-    let Standing::Displaced(successor) = standing else { unreachable!("that was waited for") };
-    assert_eq!(successor.token(), heir.incarnation());
+    let standing = stands(&victim, |standing| matches!(standing, RegistrationStatus::Displaced(_))).await;
+    let RegistrationStatus::Displaced(successor) = standing else { unreachable!("that was waited for") };
+    assert_eq!(successor.token(), heir.token().unwrap());
     assert_eq!(session.keys().len(), 0, "it does not come back when the other leaves");
     session.close().await.unwrap();
-    let members = here.members().await.unwrap();
+    let members = here.list().await.unwrap();
     assert_eq!((members.len(), members.members()[0].token), (1, heir.token().unwrap()));
-    heir.leave().await.unwrap();
+    heir.unregister().await.unwrap();
     other.close().await.unwrap();
 }
 
@@ -91,9 +95,9 @@ async fn the_last_picture_stays_in_an_outage_and_says_how_old_it_is() {
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let (near, far) = (connect(&etcd).await, through(&proxy).await);
     let (cluster, session) = enter(&near);
-    let a = cluster.join(&session, node("a")).await.unwrap();
-    let b = cluster.join(&session, node("b")).await.unwrap();
-    let onlooker = Cluster::new(far, &namespace());
+    let a = join(&cluster, &session, "a").await.unwrap();
+    let b = join(&cluster, &session, "b").await.unwrap();
+    let onlooker = Members::new(far, &namespace());
     let (mut view, mut watch) = (onlooker.view(), onlooker.watch());
     view.ready().await.unwrap();
     hear(&mut watch, &["snapshot of 2"]).await;
@@ -106,28 +110,28 @@ async fn the_last_picture_stays_in_an_outage_and_says_how_old_it_is() {
         tokio::time::timeout(PATIENCE, view.changed()).await.expect("the view knows that it is old").unwrap();
     }
     // Meanwhile one leaves, one restarts, one comes, and the history of it is thrown away.
-    a.leave().await.unwrap();
-    let former = b.incarnation();
-    b.leave().await.unwrap();
-    let b = cluster.join(&session, node("b")).await.unwrap();
-    let c = cluster.join(&session, node("c")).await.unwrap();
-    near.compact(cluster.members().await.unwrap().revision).await.unwrap();
+    a.unregister().await.unwrap();
+    let former = b.token().unwrap();
+    b.unregister().await.unwrap();
+    let b = join(&cluster, &session, "b").await.unwrap();
+    let c = join(&cluster, &session, "c").await.unwrap();
+    near.compact(cluster.list().await.unwrap().revision).await.unwrap();
     let shown = view.snapshot().unwrap();
     assert_eq!(shown.len(), 2, "the last picture stays");
-    assert_eq!(shown.get(b.id()).unwrap().token, former);
+    assert_eq!(shown.get(&id("b")).unwrap().token, former);
     let age = view.age().unwrap();
     assert!(age + Duration::from_millis(50) >= cut_off.elapsed(), "{age:?} of {:?}", cut_off.elapsed());
 
     proxy.set(Mode::Pass);
     hear(&mut watch, &["-a", "-b", "+b", "+c", "fresh"]).await;
-    let converged = view.wait_for(|members| members.get(c.id()).is_some());
+    let converged = view.wait_for(|members| members.get(&id("c")).is_some());
     let shown = tokio::time::timeout(PATIENCE, converged).await.unwrap().unwrap();
     let ids: Vec<&str> = shown.members().iter().map(|member| member.id.as_str()).collect();
     assert_eq!(ids, ["b", "c"]);
-    assert_eq!(shown.get(b.id()).unwrap().token, b.incarnation());
+    assert_eq!(shown.get(&id("b")).unwrap().token, b.token().unwrap());
     assert!(view.is_fresh() && view.age().unwrap() < cut_off.elapsed());
-    b.leave().await.unwrap();
-    c.leave().await.unwrap();
+    b.unregister().await.unwrap();
+    c.unregister().await.unwrap();
     session.close().await.unwrap();
 }
 
@@ -135,21 +139,23 @@ async fn the_last_picture_stays_in_an_outage_and_says_how_old_it_is() {
 async fn leaving_a_store_that_is_down_is_bounded_and_says_so() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
-    let cluster = Cluster::new(store.clone(), &namespace());
+    let cluster = Members::new(store.clone(), &namespace());
     let session = Session::options().ttl(Duration::from_secs(3)).open(store).unwrap();
-    let a = cluster.join(&session, node("a")).await.unwrap();
+    let a = join(&cluster, &session, "a").await.unwrap();
     etcd.member(0).kill();
-    let change = tokio::time::timeout(PATIENCE, a.set_state(MemberState::Ready)).await.expect("bounded");
-    assert!(matches!(change, Err(UpdateError::NotYet { .. })), "{change:?}");
-    let left = tokio::time::timeout(PATIENCE, a.leave()).await.expect("bounded");
+    let change = tokio::time::timeout(PATIENCE, a.update(|record| record.state = MemberState::Ready))
+        .await
+        .expect("bounded");
+    assert!(matches!(change, Err(RegisterError::Timeout { .. })), "{change:?}");
+    let left = tokio::time::timeout(PATIENCE, a.unregister()).await.expect("bounded");
     assert!(left.is_err(), "nobody knows whether it is gone");
-    let join = cluster.join(&session, node("b")).within(Duration::from_millis(500));
+    let join = join(&cluster, &session, "b").timeout(Duration::from_millis(500));
     let refused = tokio::time::timeout(PATIENCE, join.into_future()).await.expect("bounded").unwrap_err();
-    assert!(matches!(refused, JoinError::NotYet { .. } | JoinError::Store(_)), "{refused:?}");
+    assert!(matches!(refused, JoinError::Timeout { .. } | JoinError::Store(_)), "{refused:?}");
     assert_eq!(session.keys().len(), 0, "nothing is wanted any more");
     etcd.member(0).restart();
     let mut view = cluster.view();
-    let gone = tokio::time::timeout(PATIENCE, view.wait_for(Members::is_empty));
+    let gone = tokio::time::timeout(PATIENCE, view.wait_for(MemberSnapshot::is_empty));
     gone.await.expect("what was left ends by itself").unwrap();
     drop(session);
 }
@@ -159,16 +165,16 @@ async fn a_change_made_while_the_store_is_down_is_there_when_it_is_back() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let (cluster, session) = enter(&store);
-    let a = cluster.join(&session, node("a")).await.unwrap();
+    let a = join(&cluster, &session, "a").await.unwrap();
     let mut view = cluster.view();
     view.ready().await.unwrap();
     etcd.member(0).kill();
-    let change = a.set_state(MemberState::Draining).await;
-    assert!(matches!(change, Err(UpdateError::NotYet { .. })), "{change:?}");
+    let change = a.update(|record| record.state = MemberState::Draining).await;
+    assert!(matches!(change, Err(RegisterError::Timeout { .. })), "{change:?}");
     etcd.member(0).restart();
     let is_draining = view
         .wait_for(|members| members.members().iter().any(|node| node.record.state == MemberState::Draining));
     tokio::time::timeout(PATIENCE, is_draining).await.expect("the change is made").unwrap();
-    a.leave().await.unwrap();
+    a.unregister().await.unwrap();
     session.close().await.unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tenure::membership::MemberView;
+use tenure::member::{MemberSnapshot, MemberView};
 
 use super::*;
 
@@ -13,14 +13,14 @@ const NODES: usize = 500;
 async fn everybody_sees_everybody(nodes: usize, view_count: usize) {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
-    let cluster = Cluster::new(store.clone(), &namespace());
+    let cluster = Members::new(store.clone(), &namespace());
     let mut views: Vec<MemberView> = (0..view_count).map(|_| cluster.view()).collect();
     for view in &mut views {
         view.ready().await.unwrap();
     }
     let sessions: Vec<Session> = (0..nodes).map(|_| Session::open(store.clone()).unwrap()).collect();
     let joins = sessions.iter().enumerate().map(|(n, session)| {
-        let join = cluster.join(session, node(&format!("node-{n:03}"))).within(4 * PATIENCE);
+        let join = join(&cluster, session, &format!("node-{n:03}")).timeout(4 * PATIENCE);
         tokio::spawn(join.into_future())
     });
     let joins: Vec<_> = joins.collect();
@@ -32,15 +32,15 @@ async fn everybody_sees_everybody(nodes: usize, view_count: usize) {
         let full = tokio::time::timeout(4 * PATIENCE, view.wait_for(|members| members.len() == nodes));
         let members = full.await.expect("every view shows all").unwrap();
         for membership in &memberships {
-            assert_eq!(members.get(membership.id()).unwrap().token, membership.incarnation());
+            assert!(members.members().iter().any(|member| Some(member.token) == membership.token()));
         }
     }
-    let leaving = memberships.into_iter().map(|membership| tokio::spawn(membership.leave()));
+    let leaving = memberships.into_iter().map(|membership| tokio::spawn(membership.unregister()));
     for left in join_all(leaving.collect::<Vec<_>>()).await {
         left.unwrap().unwrap();
     }
     for view in &mut views {
-        let empty = tokio::time::timeout(4 * PATIENCE, view.wait_for(Members::is_empty));
+        let empty = tokio::time::timeout(4 * PATIENCE, view.wait_for(MemberSnapshot::is_empty));
         empty.await.expect("every view shows nobody").unwrap();
     }
     for closed in join_all(sessions.iter().map(Session::close)).await {
@@ -75,17 +75,17 @@ async fn two_hundred_joins_leave_nothing_behind() {
     // The streams of the client are opened by the first and stay for the others.
     let cycle = async || {
         let view = cluster.view();
-        let a = cluster.join(&session, node("a")).await.unwrap();
-        a.leave().await.unwrap();
+        let a = join(&cluster, &session, "a").await.unwrap();
+        a.unregister().await.unwrap();
         view.close().await;
     };
     cycle().await;
-    session.settled().await;
+    session.synced().await;
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     for _ in 0..200 {
         cycle().await;
     }
-    session.settled().await;
+    session.synced().await;
     is_empty(&store).await;
     let begin = Instant::now();
     while tokio::runtime::Handle::current().metrics().num_alive_tasks() > tasks {

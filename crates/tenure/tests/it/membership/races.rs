@@ -56,14 +56,14 @@ async fn one_who_saw_the_id_free_does_not_overwrite_another_of_its_own_session()
     let store = Store::new(memory.clone());
     let (cluster, session) = enter(&store);
     let let_go = Arc::new(Notify::new());
-    let late = Cluster::new(Twisted::store(memory, Late(let_go.clone())), &namespace());
-    let mut second = late.join(&session, node("a").address("late")).into_future();
+    let late = Members::new(Twisted::store(memory, Late(let_go.clone())), &namespace());
+    let mut second = join(&late, &session, "a").address("late").into_future();
     assert!(futures_util::poll!(&mut second).is_pending(), "it has looked, and was not told yet");
-    let first = cluster.join(&session, node("a")).await.unwrap();
+    let first = join(&cluster, &session, "a").await.unwrap();
     let_go.notify_one();
     let refused = tokio::time::timeout(PATIENCE, second).await.unwrap().unwrap_err();
-    assert!(matches!(refused, JoinError::OurOwn(_)), "{refused:?}");
-    assert_eq!(cluster.members().await.unwrap().members()[0].record, first.record());
+    assert!(matches!(refused, JoinError::AlreadyJoined), "{refused:?}");
+    assert_eq!(cluster.list().await.unwrap().members()[0].record, first.record());
     assert!(first.token().is_some());
     session.close().await.unwrap();
 }
@@ -72,16 +72,16 @@ async fn one_who_saw_the_id_free_does_not_overwrite_another_of_its_own_session()
 async fn one_who_does_not_know_yet_that_its_id_was_taken_does_not_overwrite_the_other() {
     let memory = TokioClock::memory();
     let store = Store::new(memory.clone());
-    let cluster = Cluster::new(Twisted::store(memory, Mute), &namespace());
+    let cluster = Members::new(Twisted::store(memory, Mute), &namespace());
     let session = Session::options().clock(TokioClock::new()).open(store.clone()).unwrap();
-    let a = cluster.join(&session, node("a")).await.unwrap();
+    let a = join(&cluster, &session, "a").await.unwrap();
     store.put("/shop/nodes/a", r#"{"address":"usurper"}"#).await.unwrap();
-    assert!(a.token().is_some(), "nobody told it yet");
-    let changed = a.set_state(MemberState::Ready).await;
-    assert!(matches!(changed, Err(UpdateError::Displaced)), "{changed:?}");
+    let token = a.token().expect("it does not know yet");
+    let changed = a.update(|record| record.state = MemberState::Ready).await;
+    assert!(matches!(changed, Err(RegisterError::Held { .. })), "{changed:?}");
     let there = store.get_key("/shop/nodes/a").await.unwrap().unwrap();
     assert_eq!(MemberRecord::decode(&there.value).unwrap().address.as_deref(), Some("usurper"));
-    tokio::time::timeout(PATIENCE, a.lost(a.incarnation())).await.expect("and it knows now");
+    tokio::time::timeout(PATIENCE, a.lost(token)).await.expect("and it knows now");
     session.close().await.unwrap();
 }
 
@@ -89,13 +89,13 @@ async fn one_who_does_not_know_yet_that_its_id_was_taken_does_not_overwrite_the_
 async fn a_join_goes_on_trying_for_as_long_as_it_was_told() {
     let memory = MemoryEngine::new();
     let is_up = Arc::new(AtomicBool::new(false));
-    let cluster = Cluster::new(Twisted::store(memory.clone(), Down(is_up.clone())), &namespace());
+    let cluster = Members::new(Twisted::store(memory.clone(), Down(is_up.clone())), &namespace());
     let session = Session::open(Store::new(memory)).unwrap();
-    let refused = cluster.join(&session, node("a")).within(Duration::from_millis(200)).await.unwrap_err();
-    assert!(matches!(refused, JoinError::NotYet { .. }), "{refused:?}");
-    let mut join = cluster.join(&session, node("a")).within(PATIENCE).into_future();
+    let refused = join(&cluster, &session, "a").timeout(Duration::from_millis(200)).await.unwrap_err();
+    assert!(matches!(refused, JoinError::Timeout { .. }), "{refused:?}");
+    let mut join = join(&cluster, &session, "a").timeout(PATIENCE).into_future();
     assert!(futures_util::poll!(&mut join).is_pending());
     is_up.store(true, Ordering::Relaxed);
-    join.await.unwrap().leave().await.unwrap();
+    join.await.unwrap().unregister().await.unwrap();
     session.close().await.unwrap();
 }

@@ -49,7 +49,7 @@ async fn of_pause_and_kill_sent_together_the_kill_wins_and_both_senders_are_told
         let replaced = pauses.iter().filter(|outcome| **outcome == CommandOutcome::Replaced).count();
         eprintln!("200 killed; {replaced} pauses were replaced before anybody had read them");
         for id in &ids {
-            until("it is killed", async || shop.state(id).await.state == State::Killed).await;
+            until("it is killed", async || shop.state(id).await.state == TaskStatus::Killed).await;
         }
         until("nothing runs", async || shop.ledger.running().is_empty()).await;
         assert_eq!(shop.store.list(shop.layout.tasks()).await.unwrap().pairs.len(), 0);
@@ -72,7 +72,7 @@ async fn a_task_is_paused_resumed_released_and_tells_who_did_it() {
             async |message| client.command(&task("t"), message).await.unwrap().wait(PATIENCE).await.unwrap();
         let paused = say(TaskMessage::Pause).await;
         assert_eq!((paused.by.as_str(), paused.to), ("a", Some(TaskState::Paused)));
-        assert_eq!((shop.ledger.running().len(), shop.state("t").await.state), (0, State::Paused));
+        assert_eq!((shop.ledger.running().len(), shop.state("t").await.state), (0, TaskStatus::Paused));
         assert!(shop.owner("t").await.is_some(), "a paused task has an owner");
         let refused = say(TaskMessage::Complete).await;
         assert_eq!(refused.outcome, CommandOutcome::Refused);
@@ -182,7 +182,7 @@ async fn what_cannot_be_read_ends_nothing_and_is_told() {
             match notice {
                 WorkerEvent::SetAside { task, .. } => told.push(format!("aside {task}")),
                 WorkerEvent::CommandHandled { outcome, .. } => told.push(format!("command {outcome:?}")),
-                WorkerEvent::OrderHandled { outcome, .. } => told.push(format!("order {outcome:?}")),
+                WorkerEvent::NodeCommandHandled { outcome, .. } => told.push(format!("order {outcome:?}")),
                 _ => {}
             }
         }
@@ -229,8 +229,8 @@ async fn command_whose_sender_is_gone_leaves_only_its_result() {
 #[tokio::test]
 async fn expired_command_is_swept_by_worker() {
     let world = World::new();
-    let shop = Shop::new(world.store("worker"));
-    let client = client(&shop).clock(world.clock("worker"));
+    let shop = Shop::new(world.process("worker").store());
+    let client = client(&shop).clock(world.process("worker").clock());
     client.submit(NewTask::new(task("t")).kind("other")).await.unwrap();
     let sent = client.command(&task("t"), TaskMessage::Pause).await.unwrap();
     let key = shop.key(&Key::TaskCommand(task("t")));
@@ -241,7 +241,7 @@ async fn expired_command_is_swept_by_worker() {
     shop.store.put(key.clone(), record.encode()).await.unwrap();
     world.advance(Duration::from_secs(600)).await;
     assert!(shop.store.get_key(key.clone()).await.unwrap().is_some(), "no worker lives");
-    let session = Session::options().clock(world.clock("worker")).open(shop.store.clone()).unwrap();
+    let session = Session::options().clock(world.process("worker").clock()).open(shop.store.clone()).unwrap();
     let complete = |_: Task| async { Ok::<_, TaskError>(()) };
     let node = shop.tenure(&session).worker("a").handle("mail", complete).start().await.unwrap();
     world.advance(Duration::from_secs(61)).await;
@@ -271,7 +271,7 @@ async fn a_command_under_a_lease_of_somebody_else_takes_nothing_else_with_it() {
             lease,
         ));
         shop.store.txn(txn).await.unwrap();
-        until("it is paused", async || shop.state("t").await.state == State::Paused).await;
+        until("it is paused", async || shop.state("t").await.state == TaskStatus::Paused).await;
         worker.end().await;
         assert!(shop.store.get_key(command).await.unwrap().is_none(), "it was handled");
         assert!(shop.store.get_key(theirs).await.unwrap().is_some(), "what else was there stays");

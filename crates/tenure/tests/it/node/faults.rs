@@ -84,7 +84,7 @@ impl Scene {
     async fn check(&self) {
         for n in 0..TASKS / 2 {
             let (done, keeps) = (format!("d{n}"), format!("k{n}"));
-            let ended = async || self.shop.state(&done).await.state == State::Completed;
+            let ended = async || self.shop.state(&done).await.state == TaskStatus::Completed;
             until("it is completed", ended).await;
             let found = self.shop.store.get_key(self.shop.key(&Key::Task(task(&done)))).await.unwrap();
             assert!(found.is_none(), "{done} has ended and is there");

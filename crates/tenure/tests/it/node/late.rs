@@ -45,7 +45,7 @@ async fn a_claim_answered_after_the_session_was_lost_is_given_back_and_told() {
     // It has seen the task and waits for those who come before it.
     until("it has seen the task", async || worker.node.stats().changes > 0).await;
     proxy.set(Mode::HoldAnswers);
-    assert_eq!(worker.node.stats().tries, 0, "a machine so busy that a second passes like nothing");
+    assert_eq!(worker.node.stats().claims_sent, 0, "a machine so busy that a second passes like nothing");
     until("the claim is in the store", async || shop.owner(&name).await.is_some()).await;
     let (_, token) = shop.owner(&name).await.unwrap();
     until("the session is lost", async || !worker.node.status().borrow().is_member).await;
@@ -56,7 +56,7 @@ async fn a_claim_answered_after_the_session_was_lost_is_given_back_and_told() {
     let given_back = async {
         loop {
             match notices.next().await.expect("the node lives") {
-                WorkerEvent::GivenBack { token: given, .. } if given == token => break,
+                WorkerEvent::LateClaimReleased { token: given, .. } if given == token => break,
                 _ => {}
             }
         }

@@ -23,7 +23,7 @@ async fn the_end_of_t1_by_its_handler_or_by_hand_leaves_t10_and_t11_alone() {
         until("one has stopped", async || shop.ledger.running().len() == 3).await;
         // A new life of the same name, which its handler ends.
         shop.submit_with("t1", r#""done""#).await;
-        until("it is completed", async || shop.state("t1").await.state == State::Completed).await;
+        until("it is completed", async || shop.state("t1").await.state == TaskStatus::Completed).await;
         until("it is gone", async || shop.owner("t1").await.is_none()).await;
         for id in ["t10", "t11", "t1/props"] {
             let runs = shop.ledger.runs_of(id);
@@ -58,7 +58,7 @@ async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
             // What is submitted afterwards runs, so the node has seen this one too.
             shop.submit_with(&format!("after-{id}"), r#""done""#).await;
             until("the next is done", async || {
-                shop.state(&format!("after-{id}")).await.state == State::Completed
+                shop.state(&format!("after-{id}")).await.state == TaskStatus::Completed
             })
             .await;
             assert_eq!(shop.ledger.runs_of(id).len(), runs, "{id} was not run");
@@ -75,7 +75,7 @@ async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
 /// Errors until there are too many.
 async fn fail(shop: &Shop, client: &Client, id: &str) {
     for _ in 0..10 {
-        if shop.state(id).await.state == State::Failed {
+        if shop.state(id).await.state == TaskStatus::Failed {
             return;
         }
         let error = TaskMessage::Error { message: "and again".to_owned() };

@@ -7,11 +7,11 @@ use std::time::Instant;
 use serde::Deserialize;
 use tenure::session::Session;
 use tenure::store::{Op, Store, Txn};
-use tenure::worker::balance::{Balancer, ClusterLoad, Offer, Parting, Verdict};
+use tenure::worker::balance::{Balancer, ClaimDecision, Claimable, ClusterLoad, Release};
 use tenure::{Task, TaskError};
 use tenure_core::layout::Key;
 use tenure_core::record::{Record, TaskRecord};
-use tenure_core::task::{State, TaskState};
+use tenure_core::task::{TaskState, TaskStatus};
 
 use super::{PATIENCE, Shop, task, until, until_acquainted};
 
@@ -22,16 +22,16 @@ struct Fickle {
 }
 
 impl Balancer for Fickle {
-    fn may_claim(&mut self, _: &Offer<'_>, _: &ClusterLoad<'_>) -> Verdict {
+    fn claim(&mut self, _: &Claimable<'_>, _: &ClusterLoad<'_>) -> ClaimDecision {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if self.refusals == 0 {
-            return Verdict::Take;
+            return ClaimDecision::Claim;
         }
         self.refusals -= 1;
-        Verdict::wait_secs(0, "not yet")
+        ClaimDecision::wait_secs(0, "not yet")
     }
 
-    fn release(&mut self, _: &ClusterLoad<'_>) -> Vec<Parting> {
+    fn release(&mut self, _: &ClusterLoad<'_>) -> Vec<Release> {
         Vec::new()
     }
 
@@ -85,7 +85,7 @@ async fn props_are_read_as_a_struct_and_a_wrong_type_is_a_fault() {
     let node = shop.tenure(&session).worker("a").handle_any(handler).start().await.unwrap();
     shop.submit_with("good", r#"{"to":"a@example.org","copies":2}"#).await;
     shop.submit_with("wrong", r#"{"to":7}"#).await;
-    until("good is completed", async || shop.state("good").await.state == State::Completed).await;
+    until("good is completed", async || shop.state("good").await.state == TaskStatus::Completed).await;
     until("wrong sleeps", async || shop.state("wrong").await.state.kind() == TaskState::Sleeping).await;
     assert_eq!(*read.lock().unwrap(), [Mail { to: "a@example.org".to_owned(), copies: 2 }]);
     let error = shop.state("wrong").await.errors[0].message.clone();

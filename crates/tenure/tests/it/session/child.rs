@@ -108,7 +108,7 @@ async fn beat(store: Store) {
         }
     });
     for n in 0_u64.. {
-        match session.register("/s/beat", n.to_string()).await {
+        match session.register_raw("/s/beat", n.to_string()).await {
             Ok(registration) => {
                 say(format!("wrote {} {}", registration.lease, session.remaining().as_millis()));
             }
@@ -124,8 +124,8 @@ async fn cycle(store: Store) {
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let once = async || {
         let session = Session::open(store.clone()).unwrap();
-        session.register("/r/a", "v").await.unwrap();
-        drop(session.lend().await.unwrap());
+        session.register_raw("/r/a", "v").await.unwrap();
+        drop(session.lease().await.unwrap());
         session.close().await.unwrap();
     };
     // The client's streams are opened by whoever first watches or renews, and stay for the others.

@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use tenure::CloseError;
+
 use super::child::Process;
 use super::flaky::{Flaky, Weather};
 use super::*;
@@ -27,8 +29,9 @@ async fn closing_while_etcd_is_down_takes_no_longer_than_it_may_and_says_what_is
     let began = Instant::now();
     let left = session.close().await.unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
-    assert_eq!((left.leases, left.keys, left.loans), (1, 20, 0), "{left}");
-    assert!(left.within > Duration::ZERO && left.within <= Duration::from_secs(15), "{left}");
+    let CloseError::NotConfirmed { leases, keys, ttl, .. } = left else { panic!("{left}") };
+    assert_eq!((leases, keys), (1, 20), "{left}");
+    assert!(ttl > Duration::ZERO && ttl <= Duration::from_secs(15), "{left}");
     assert_eq!(session.close().await.unwrap_err(), left, "everybody is told the same");
 }
 
@@ -37,7 +40,7 @@ async fn closing_while_etcd_comes_back_leaves_nothing() {
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::open(store).unwrap();
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     etcd.member(0).kill();
     let closing = tokio::spawn(async move { session.close().await });
     let _etcd = tokio::task::spawn_blocking(move || {
@@ -53,14 +56,14 @@ async fn closing_while_etcd_comes_back_leaves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_could_not_be_revoked_is_revoked_when_the_store_is_back() {
     let (flaky, store, session) = Flaky::session();
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     flaky.turn(Weather::Down);
     session.unregister("/r/a");
     tokio::time::sleep(Duration::from_secs(3)).await;
     let tried = flaky.revocations.load(Ordering::SeqCst);
     assert!((2..40).contains(&tried), "{tried} tries in 3 s");
     flaky.turn(Weather::Works);
-    session.settled().await;
+    session.synced().await;
     assert_eq!((stored(&store).await.len(), store.leases().await.unwrap().len()), (0, 0));
     session.close().await.unwrap();
 }
@@ -69,8 +72,8 @@ async fn a_lease_that_could_not_be_revoked_is_revoked_when_the_store_is_back() {
 async fn a_store_whose_end_only_the_watch_shows_ends_the_session_at_once() {
     let store = Store::memory();
     let session = Session::options().ttl(Duration::from_secs(3_600)).open(store.clone()).unwrap();
-    session.register("/r/a", "v").await.unwrap();
-    let loan = session.lend().await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
+    let loan = session.lease().await.unwrap();
     store.close().await;
     wait_for_state(&session, |state| matches!(state, SessionState::Closed { why: Some(_) })).await;
     assert!(!loan.is_valid(), "nobody may rely on a store that is gone");
@@ -80,7 +83,7 @@ async fn a_store_whose_end_only_the_watch_shows_ends_the_session_at_once() {
 async fn a_dropped_session_tidies_up_in_the_background() {
     let store = Store::memory();
     let session = Session::open(store.clone()).unwrap();
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     drop(session);
     wait_for_keys(&store, 0, Duration::from_secs(5)).await;
     assert_eq!(store.leases().await.unwrap().len(), 0);
@@ -90,22 +93,23 @@ async fn a_dropped_session_tidies_up_in_the_background() {
 async fn a_store_that_can_never_be_used_again_ends_the_session() {
     let store = Store::memory();
     let session = Session::options().ttl(Duration::from_secs(2)).open(store.clone()).unwrap();
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     store.close().await;
     wait_for_state(&session, |state| matches!(state, SessionState::Closed { why: Some(_) })).await;
-    assert!(matches!(session.register("/r/b", "v").await, Err(RegisterError::Closed)));
+    assert!(matches!(session.register_raw("/r/b", "v").await, Err(RegisterError::Closed)));
 }
 
 /// Found by users: `close` reported "loans were not given back" and not which lock.
 #[tokio::test(start_paused = true)]
 async fn close_names_what_was_not_released() {
     let world = tenure::testing::World::new();
-    let session = Session::options().clock(world.clock("a")).open(world.store("a")).unwrap();
+    let session =
+        Session::options().clock(world.process("a").clock()).open(world.process("a").store()).unwrap();
     let namespace = tenure_core::id::Namespace::parse("t").unwrap();
     let locks = tenure::lock::Locks::new(&session, &namespace);
     let elections = tenure::election::Elections::new(&session, &namespace);
     let (_kept, released) = (locks.lock("a/b").await.unwrap(), locks.lock("x").await.unwrap());
-    let _term = elections.election("boss").unwrap().campaign("1").await.unwrap();
+    let _term = elections.election("boss").campaign().value("1").await.unwrap();
     released.release().await.unwrap();
     let dropped = locks.lock("y").await.unwrap();
     let closing = tokio::spawn({
@@ -116,6 +120,10 @@ async fn close_names_what_was_not_released() {
     dropped.lost().await;
     drop(dropped);
     let left = closing.await.unwrap().unwrap_err();
-    assert_eq!(left.holds, ["election 'boss'", "lock 'a/b'"], "{left}");
-    assert!(left.to_string().contains("election 'boss', lock 'a/b' were not released"), "{left}");
+    let CloseError::StillHeld { holds, .. } = &left else { panic!("{left}") };
+    assert_eq!(*holds, ["election 'boss'", "lock 'a/b'"], "{left}");
+    assert!(
+        left.to_string().starts_with("election 'boss', lock 'a/b' are still held; expires within"),
+        "{left}"
+    );
 }

@@ -34,8 +34,8 @@ impl Twist for Liar {
 async fn a_store_that_is_always_back_is_not_asked_as_fast_as_it_answers() {
     let liar = Liar::default();
     let session = Session::open(Twisted::store(TokioClock::memory(), liar.clone())).unwrap();
-    let answer = session.register("/r/a", "v").within(Duration::from_secs(10)).await;
-    assert!(matches!(answer, Err(RegisterError::NotYet { .. })), "{answer:?}");
+    let answer = session.register_raw("/r/a", "v").timeout(Duration::from_secs(10)).await;
+    assert!(matches!(answer, Err(RegisterError::Timeout { .. })), "{answer:?}");
     let grants = liar.grants.load(Ordering::SeqCst);
     assert!((5..=60).contains(&grants), "{grants} grants in 10 s");
     assert!(matches!(session.health().state, SessionState::Lost { why: None }), "{:?}", session.health());
@@ -83,7 +83,7 @@ impl Twist for Slow {
 #[tokio::test(start_paused = true)]
 async fn puts_that_outlast_the_ttl_do_not_cost_the_lease() {
     let (_, session) = Slow::session(Duration::from_secs(50));
-    session.register("/r/a", "v").within(Duration::from_secs(60)).await.unwrap();
+    session.register_raw("/r/a", "v").timeout(Duration::from_secs(60)).await.unwrap();
     assert_eq!(session.incarnation(), 1, "the lease was renewed while the put was under way");
 }
 
@@ -92,7 +92,7 @@ async fn puts_that_outlast_the_ttl_do_not_cost_the_lease() {
 async fn nothing_is_put_under_a_lease_that_is_over() {
     let (slow, session) = Slow::session(Duration::from_secs(20));
     slow.renews.store(false, Ordering::SeqCst);
-    let wishes = (0..900).map(|n| session.register(format!("/r/{n}"), "v").into_future());
+    let wishes = (0..900).map(|n| session.register_raw(format!("/r/{n}"), "v").into_future());
     let _ = futures_util::future::join_all(wishes).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     let begun = slow.begun.lock().unwrap().clone();
@@ -111,7 +111,7 @@ async fn a_renewal_that_hangs_is_told_when_patience_ends() {
     let (hangs, clock) = (Hangs::default(), TokioClock::new());
     let store = Twisted::store(MemoryEngine::with_clock(clock, Limits::EMBEDDED), hangs.clone());
     let session = Session::options().clock(clock).open(store).unwrap();
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     let begin = clock.now();
     hangs.0.store(true, Ordering::SeqCst);
     let mut state = session.state();

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure::session::InvalidOptions;
-use tenure::store::Invalid;
+use tenure::store::InvalidRequest;
 use tenure_fixture::Timers;
 
 use super::flaky::Flaky;
@@ -13,20 +13,23 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn what_no_store_would_take_is_refused_before_anything_is_sent() {
     let (flaky, store, session) = Flaky::session();
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     let (lease, writes) = (session.lease_id(), flaky.writes.load(Ordering::SeqCst));
 
-    let empty = session.register("", "v").await;
-    assert!(matches!(empty, Err(RegisterError::Invalid(Invalid::EmptyKey))), "{empty:?}");
-    let large = session.register("/r/a", vec![0; 2_000_000]).await.unwrap_err();
-    assert!(matches!(large, RegisterError::Invalid(Invalid::TooLarge { .. })), "{large:?}");
+    let empty = session.register_raw("", "v").await;
+    assert!(matches!(empty, Err(RegisterError::Invalid(InvalidRequest::EmptyKey))), "{empty:?}");
+    let large = session.register_raw("/r/a", vec![0; 2_000_000]).await.unwrap_err();
+    assert!(matches!(large, RegisterError::Invalid(InvalidRequest::TooLarge { .. })), "{large:?}");
     assert!(large.to_string().contains("1572864"), "both numbers are said: {large}");
-    let short = session.register("/r/a", "w").ttl(Duration::from_millis(900)).await.unwrap_err();
-    assert!(matches!(short, RegisterError::Ttl(_)) && short.to_string().contains("900ms"), "{short}");
-    let endless = session.register("/r/a", "w").ttl(Duration::MAX).await;
-    assert!(matches!(endless, Err(RegisterError::Invalid(Invalid::TtlTooLarge { .. }))), "{endless:?}");
+    let short = session.register_raw("/r/a", "w").ttl(Duration::from_millis(900)).await.unwrap_err();
+    assert!(matches!(short, RegisterError::InvalidTtl(_)) && short.to_string().contains("900ms"), "{short}");
+    let endless = session.register_raw("/r/a", "w").ttl(Duration::MAX).await;
+    assert!(
+        matches!(endless, Err(RegisterError::Invalid(InvalidRequest::TtlTooLarge { .. }))),
+        "{endless:?}"
+    );
 
-    session.settled().await;
+    session.synced().await;
     assert_eq!((session.lease_id(), flaky.writes.load(Ordering::SeqCst)), (lease, writes));
     assert_eq!(store.get_key("/r/a").await.unwrap().unwrap().value, "v");
     assert_eq!(session.keys(), ["/r/a"]);
@@ -39,13 +42,13 @@ async fn the_largest_value_that_is_taken_can_also_be_put_back() {
     let (_, store, session) = Flaky::session();
     let room = store.info().limits.request_bytes_max;
     let mut largest = room;
-    while session.register("/r/a", vec![7; largest]).await.is_err() {
+    while session.register_raw("/r/a", vec![7; largest]).await.is_err() {
         largest -= 16;
     }
     assert!(largest > room - 1_000);
     store.revoke(session.lease_id().unwrap()).await.unwrap();
     session.state().wait_for(|state| matches!(state, SessionState::Live { incarnation: 2 })).await.unwrap();
-    session.settled().await;
+    session.synced().await;
     assert_eq!(store.get_key("/r/a").await.unwrap().unwrap().value.len(), largest);
     session.close().await.unwrap();
 }
@@ -56,7 +59,7 @@ async fn a_ttl_below_the_servers_floor_is_raised_and_said() {
     let etcd = Etcd::builder().timers(Timers::Default).arg("--election-timeout=3000").start();
     let store = connect(&etcd).await;
     let session = Session::open(store.clone()).unwrap();
-    let registration = session.register("/r/a", "v").ttl(Duration::from_secs(2)).await.unwrap();
+    let registration = session.register_raw("/r/a", "v").ttl(Duration::from_secs(2)).await.unwrap();
     let view = store.lease(registration.lease).await.unwrap().unwrap();
     assert!(
         registration.ttl > Duration::from_secs(2) && registration.ttl == view.granted,

@@ -9,24 +9,24 @@ async fn three_keys_one_lease(store: Store) {
     assert_eq!(store.leases().await.unwrap().len(), 0, "nothing is granted before the first key");
     let mut leases = Vec::new();
     for key in ["/r/a", "/r/b", "/r/c"] {
-        leases.push(session.register(key, "v").await.unwrap().lease);
+        leases.push(session.register_raw(key, "v").await.unwrap().lease);
     }
     leases.dedup();
     assert_eq!(store.leases().await.unwrap(), leases, "one lease, and the one that was returned");
     assert_eq!(store.lease(leases[0]).await.unwrap().unwrap().keys, ["/r/a", "/r/b", "/r/c"]);
-    session.register("/r/a", "new").await.unwrap();
+    session.register_raw("/r/a", "new").await.unwrap();
     assert_eq!(store.get_key("/r/a").await.unwrap().unwrap().value, "new");
     for left in [2, 1, 0] {
         let key = session.keys().pop().unwrap();
         assert!(session.unregister(key));
         wait_for_keys(&store, left, Duration::from_secs(2)).await;
     }
-    session.settled().await;
+    session.synced().await;
     assert_eq!(store.leases().await.unwrap().len(), 0);
-    session.register("/r/a", "again").await.unwrap();
+    session.register_raw("/r/a", "again").await.unwrap();
     session.close().await.unwrap();
     assert_eq!((stored(&store).await.len(), store.leases().await.unwrap().len()), (0, 0));
-    assert!(matches!(session.register("/r/a", "v").await, Err(RegisterError::Closed)));
+    assert!(matches!(session.register_raw("/r/a", "v").await, Err(RegisterError::Closed)));
 }
 
 #[tokio::test]
@@ -52,13 +52,13 @@ async fn three_keys_share_one_lease_on_a_file() {
 async fn race(store: Store) {
     let session = Session::open(store.clone()).unwrap();
     for _ in 0..1_000 {
-        let register = tokio::spawn(session.register("/r/a", "v").into_future());
+        let register = tokio::spawn(session.register_raw("/r/a", "v").into_future());
         session.unregister("/r/a");
         let answer = tokio::time::timeout(Duration::from_secs(5), register).await.expect("no hang").unwrap();
         assert!(matches!(answer, Ok(_) | Err(RegisterError::Superseded)), "{answer:?}");
     }
     session.unregister("/r/a");
-    tokio::time::timeout(Duration::from_secs(10), session.settled()).await.expect("it comes to rest");
+    tokio::time::timeout(Duration::from_secs(10), session.synced()).await.expect("it comes to rest");
     assert_eq!((stored(&store).await.len(), store.leases().await.unwrap().len()), (0, 0));
     session.close().await.unwrap();
 }
@@ -79,7 +79,7 @@ async fn whoever_waits_for_a_wish_that_is_withdrawn_is_told() {
     let etcd = Etcd::start();
     let session = Session::open(connect(&etcd).await).unwrap();
     etcd.member(0).kill();
-    let waiting = tokio::spawn(session.register("/r/a", "v").into_future());
+    let waiting = tokio::spawn(session.register_raw("/r/a", "v").into_future());
     while session.keys().is_empty() {
         tokio::task::yield_now().await;
     }
@@ -94,10 +94,10 @@ async fn a_key_that_somebody_else_has_is_refused_taken_or_overwritten_as_was_ask
     let session = Session::open(store.clone()).unwrap();
     let mut events = session.events();
     store.put("/r/a", "theirs").await.unwrap();
-    let answer = session.register("/r/a", "v").create_only().await;
-    assert!(matches!(answer, Err(RegisterError::Taken)), "{answer:?}");
+    let answer = session.register_raw("/r/a", "v").if_absent().await;
+    assert!(matches!(answer, Err(RegisterError::Held { .. })), "{answer:?}");
     assert_eq!(events.recv().await.unwrap(), KeyEvent::Refused("/r/a".into()));
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     assert!(matches!(events.recv().await.unwrap(), KeyEvent::Registered(_)));
     store.put("/r/a", "theirs again").await.unwrap();
     assert_eq!(events.recv().await.unwrap(), KeyEvent::Taken("/r/a".into()));

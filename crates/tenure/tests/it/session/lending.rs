@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tenure::LossReason;
 use tenure::clock::{Clock, VirtualClock};
-use tenure::session::LendError;
+use tenure::session::LeaseError;
 use tenure::store::memory::MemoryEngine;
 use tenure::store::{Engine, Grant, LeaseId, Limits, Renewal, StoreError};
+use tenure::{CloseError, LossReason};
 
 use super::*;
 use crate::tokio_clock::TokioClock;
@@ -53,9 +53,9 @@ async fn a_lease_that_is_held_is_lent_at_once_and_without_a_request() {
     let clock = TokioClock::new();
     let (watched, store) = watched(clock);
     let session = Session::options().clock(clock).open(store.clone()).unwrap();
-    let lease = session.register("/r/a", "v").await.unwrap().lease;
+    let lease = session.register_raw("/r/a", "v").await.unwrap().lease;
     let asked = watched.asked.load(Ordering::SeqCst);
-    let loan = session.lend().into_future().now_or_never().expect("nothing is waited for").unwrap();
+    let loan = session.lease().into_future().now_or_never().expect("nothing is waited for").unwrap();
     assert_eq!((loan.lease(), watched.asked.load(Ordering::SeqCst)), (lease, asked));
     assert!(loan.is_valid() && loan.remaining() > Duration::from_secs(10));
     assert!(session.unregister("/r/a"));
@@ -64,7 +64,7 @@ async fn a_lease_that_is_held_is_lent_at_once_and_without_a_request() {
     drop(loan.clone());
     assert_eq!(store.leases().await.unwrap(), [lease], "one clone is left");
     drop(loan);
-    session.settled().await;
+    session.synced().await;
     assert_eq!(store.leases().await.unwrap(), []);
 }
 
@@ -74,7 +74,7 @@ async fn a_loan_is_over_in_time_although_the_renewal_hangs() {
     let clock = TokioClock::new();
     let (watched, store) = watched(clock);
     let session = Session::options().clock(clock).open(store.clone()).unwrap();
-    let loan = session.lend().await.unwrap();
+    let loan = session.lease().await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(loan.is_valid(), "it is renewed");
     watched.hangs.store(true, Ordering::SeqCst);
@@ -84,7 +84,7 @@ async fn a_loan_is_over_in_time_although_the_renewal_hangs() {
     assert_eq!((end.reason, loan.is_valid(), loan.remaining()), (LossReason::Lapsed, false, Duration::ZERO));
     assert!(loan.valid_until() >= until && clock.now() < loan.valid_until() + Duration::from_millis(5));
     watched.hangs.store(false, Ordering::SeqCst);
-    let next = session.lend().await.unwrap();
+    let next = session.lease().await.unwrap();
     assert!(next.is_valid() && !loan.is_valid(), "another lease does not bring it back");
     assert_ne!(next.lease(), loan.lease());
 }
@@ -95,7 +95,7 @@ async fn a_loan_knows_by_itself_that_its_time_is_over() {
     let clock = VirtualClock::new();
     let store = Store::new(MemoryEngine::with_clock(clock.clone(), Limits::EMBEDDED));
     let session = Session::options().clock(clock.clone()).open(store).unwrap();
-    let loan = session.lend().await.unwrap();
+    let loan = session.lease().await.unwrap();
     clock.advance(Duration::from_millis(14_249));
     assert!(loan.is_valid());
     clock.advance(Duration::from_millis(1));
@@ -105,13 +105,13 @@ async fn a_loan_knows_by_itself_that_its_time_is_over() {
 #[tokio::test(start_paused = true)]
 async fn a_borrower_waits_for_a_lease_and_not_longer_than_it_said() {
     let session = Session::open(Twisted::store(TokioClock::memory(), Refuses)).unwrap();
-    let answer = session.lend().within(Duration::from_secs(3)).await;
-    assert!(matches!(answer, Err(LendError::NotYet { .. })), "{answer:?}");
+    let answer = session.lease().timeout(Duration::from_secs(3)).await;
+    assert!(matches!(answer, Err(LeaseError::Unavailable { .. })), "{answer:?}");
     assert_eq!(session.health().leases, 0);
-    session.settled().await;
-    assert!(matches!(session.lend().ttl(Duration::from_millis(10)).await, Err(LendError::InvalidTtl(_))));
+    session.synced().await;
+    assert!(matches!(session.lease().ttl(Duration::from_millis(10)).await, Err(LeaseError::InvalidTtl(_))));
     session.close().await.unwrap();
-    assert!(matches!(session.lend().await, Err(LendError::Closed)));
+    assert!(matches!(session.lease().await, Err(LeaseError::Closed)));
 }
 
 /// Grants nothing.
@@ -127,7 +127,7 @@ impl Twist for Refuses {
 async fn closing_ends_loans_first_and_the_lease_when_they_are_given_back() {
     let store = Store::memory();
     let session = Session::open(store.clone()).unwrap();
-    let loan = session.lend().await.unwrap();
+    let loan = session.lease().await.unwrap();
     let lease = loan.lease();
     let closing = tokio::spawn({
         let session = session.clone();
@@ -145,10 +145,10 @@ async fn a_lease_whose_loan_is_not_given_back_is_not_revoked() {
     let clock = TokioClock::new();
     let store = Store::new(MemoryEngine::with_clock(clock, Limits::EMBEDDED));
     let session = Session::options().clock(clock).open(store.clone()).unwrap();
-    session.register("/r/a", "v").await.unwrap();
-    let loan = session.lend().await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
+    let loan = session.lease().await.unwrap();
     let left = session.close().await.unwrap_err();
-    assert_eq!((left.leases, left.keys, left.loans), (1, 0, 1), "{left}");
+    assert!(matches!(&left, CloseError::StillHeld { holds, leases: 1, .. } if holds.is_empty()), "{left}");
     assert!(store.lease(loan.lease()).await.unwrap().is_some());
     assert_eq!(stored(&store).await.len(), 0, "what nobody borrowed is gone");
 }
@@ -158,14 +158,14 @@ async fn a_loan_ends_with_its_lease_on_etcd_and_the_next_one_has_another() {
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::options().ttl(Duration::from_secs(2)).open(store.clone()).unwrap();
-    let loan = session.lend().await.unwrap();
+    let loan = session.lease().await.unwrap();
     store.put_leased("/l/a", "mine", loan.lease()).await.unwrap();
     onlooker.revoke(loan.lease()).await.unwrap();
     assert_eq!(loan.lost().await.reason, LossReason::Revoked);
-    let next = session.lend().await.unwrap();
+    let next = session.lease().await.unwrap();
     assert_ne!(next.lease(), loan.lease());
     onlooker.revoke(next.lease()).await.unwrap();
-    next.report_gone();
+    next.lease_not_found();
     assert_eq!(next.loss(), Some(LossReason::Revoked), "who heard it from the store need not wait");
     drop((loan, next));
     session.close().await.unwrap();

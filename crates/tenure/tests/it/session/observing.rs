@@ -66,13 +66,13 @@ fn attempts(lines: &[String]) -> Vec<u32> {
     lines.iter().map(number).collect()
 }
 
-const FAILS: &str = "WARN tenure::session::tell: the store fails, trying again";
+const FAILS: &str = "WARN tenure::session::events: store request failed";
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_one_warning_one_per_doubling_and_one_line_on_recovery() {
     let (log, _guard) = Log::begin();
     let (flaky, store, session) = Flaky::session();
-    session.register("/r/a", "secret").await.unwrap();
+    session.register_raw("/r/a", "secret").await.unwrap();
     flaky.turn(Weather::Down);
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert!(session.health().failing_for.unwrap() > Duration::from_secs(80));
@@ -82,7 +82,7 @@ async fn an_outage_is_one_warning_one_per_doubling_and_one_line_on_recovery() {
     assert!(warned.len() >= 4, "{warned:?}");
     flaky.turn(Weather::Works);
     wait_for_keys(&store, 1, Duration::from_secs(10)).await;
-    session.settled().await;
+    session.synced().await;
     let recovered = log.lines("session recovered");
     assert_eq!(recovered.len(), 1);
     for field in ["INFO", "lease=", "keys=1", "incarnation=2", "attempts=", "after="] {
@@ -101,10 +101,10 @@ async fn an_outage_is_one_warning_one_per_doubling_and_one_line_on_recovery() {
 async fn puts_that_fail_are_told_by_the_same_rule() {
     let (log, _guard) = Log::begin();
     let (flaky, _store, session) = Flaky::session();
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     flaky.turn(Weather::Full);
-    let answer = session.register("/r/b", "v").within(Duration::from_secs(60)).await;
-    assert!(matches!(answer, Err(RegisterError::NotYet { .. })), "{answer:?}");
+    let answer = session.register_raw("/r/b", "v").timeout(Duration::from_secs(60)).await;
+    assert!(matches!(answer, Err(RegisterError::Timeout { .. })), "{answer:?}");
     let warned = log.lines(FAILS);
     let doublings: Vec<u32> = (0..warned.len()).map(|n| 1 << n).collect();
     assert_eq!(attempts(&warned), doublings);
@@ -113,7 +113,7 @@ async fn puts_that_fail_are_told_by_the_same_rule() {
     assert!(matches!(health.state, SessionState::Live { incarnation: 1 }), "{health:?}");
     assert!(health.failing_for.unwrap() > Duration::from_secs(50) && health.keys == 2 && health.leases == 1);
     flaky.turn(Weather::Works);
-    session.settled().await;
+    session.synced().await;
     assert_eq!(log.lines("session recovered").len(), 1);
     session.close().await.unwrap();
 }
@@ -122,7 +122,7 @@ async fn puts_that_fail_are_told_by_the_same_rule() {
 async fn a_healthy_session_says_nothing_but_that_it_has_a_lease() {
     let (log, _guard) = Log::begin();
     let (_, _store, session) = Flaky::session();
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     tokio::time::sleep(Duration::from_secs(600)).await;
     session.close().await.unwrap();
     assert_eq!((log.lines("").len(), log.lines("lease granted").len()), (1, 1), "{:?}", log.lines(""));
@@ -241,8 +241,8 @@ async fn what_a_session_goes_through_is_counted() {
     let _guard = metrics::set_default_local_recorder(&counted);
     tenure::session::describe_metrics();
     let (flaky, store, session) = Flaky::session();
-    session.register("/r/a", "v").await.unwrap();
-    session.register("/r/b", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
+    session.register_raw("/r/b", "v").await.unwrap();
     assert_eq!(counted.sum("tenure_lease_grants_total{result=ok}"), 1.0);
     tokio::time::sleep(Duration::from_secs(61)).await;
     assert_eq!(counted.sum("tenure_lease_renewals_total{result=ok}"), 12.0, "one every third of the TTL");
@@ -252,7 +252,7 @@ async fn what_a_session_goes_through_is_counted() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     flaky.turn(Weather::Works);
     wait_for_keys(&store, 2, Duration::from_secs(10)).await;
-    session.settled().await;
+    session.synced().await;
     assert_eq!(counted.sum("tenure_lease_lost_total{reason=lapsed}"), 1.0);
     assert_eq!(counted.sum("tenure_lease_grants_total{result=ok}"), 2.0);
     assert_eq!(counted.sum("tenure_session_recoveries_total{}"), 1.0);
@@ -262,7 +262,7 @@ async fn what_a_session_goes_through_is_counted() {
     assert_eq!(counted.sum("tenure_session_retries_total{}"), failed);
     store.revoke(session.lease_id().unwrap()).await.unwrap();
     session.state().wait_for(|state| matches!(state, SessionState::Live { incarnation: 3 })).await.unwrap();
-    session.settled().await;
+    session.synced().await;
     assert_eq!(counted.sum("tenure_lease_lost_total{reason=revoked}"), 1.0);
     assert_eq!(counted.sum("tenure_registered_keys{}"), 2.0);
     session.close().await.unwrap();

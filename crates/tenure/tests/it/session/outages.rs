@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tenure::store::LeaseId;
-use tenure_core::backoff::{Growth, Jitter, Retry};
+use tenure_core::backoff::{Backoff, Growth, Jitter};
 
 use super::flaky::{Flaky, Weather};
 use super::observing::Log;
@@ -21,7 +21,7 @@ async fn a_restart_of_etcd_within_the_ttl_shows_to_nobody_soak() {
     tokio::time::sleep(Duration::from_secs(outage)).await;
     etcd.member(0).restart();
     wait_for_state(&session, |state| matches!(state, SessionState::Live { .. })).await;
-    tokio::time::timeout(Duration::from_secs(10), session.settled()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(10), session.synced()).await.unwrap();
     // The whole history from before the outage, as one sees it who was not there.
     let mut watch = onlooker.watch(Selection::prefix("/"), begin, PreviousValues::Omitted).await.unwrap();
     assert_eq!(deletes_so_far(&onlooker, &mut watch).await, 0);
@@ -105,7 +105,7 @@ async fn back_under_new_leases(
 ) -> Duration {
     loop {
         // The session's own word first, because looking costs more than being done.
-        let settled = tokio::time::timeout(Duration::from_millis(20), session.settled()).await;
+        let settled = tokio::time::timeout(Duration::from_millis(20), session.synced()).await;
         let took = began.elapsed();
         assert!(took < Duration::from_secs(20), "{:?}", session.health());
         if settled.is_err() || session.incarnation() < 2 {
@@ -129,9 +129,9 @@ fn waits(log: &Log, after: usize) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn each_outage_begins_with_the_first_step() {
     let (log, _guard) = Log::begin();
-    let retry = Retry { jitter: Jitter::None, ..Retry::DEFAULT };
+    let retry = Backoff { jitter: Jitter::None, ..Backoff::DEFAULT };
     let (flaky, _, session) = Flaky::session_with(|options| options.retry(retry));
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     let mut seen = 0;
     for incarnation in 2..4 {
         flaky.turn(Weather::Down);
@@ -152,16 +152,16 @@ async fn each_outage_begins_with_the_first_step() {
 async fn each_outage_of_etcd_begins_with_the_first_step() {
     let (log, _guard) = Log::begin();
     let etcd = Etcd::start();
-    let retry = Retry {
+    let retry = Backoff {
         growth: Growth::Linear,
         initial: Duration::from_millis(300),
         jitter: Jitter::None,
         healthy_after: Duration::from_secs(1),
-        ..Retry::DEFAULT
+        ..Backoff::DEFAULT
     };
     let options = Session::options().ttl(Duration::from_secs(2)).retry(retry);
     let session = options.open(connect(&etcd).await).unwrap();
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     let mut seen = 0;
     for _ in 0..2 {
         etcd.member(0).kill();
@@ -170,7 +170,7 @@ async fn each_outage_of_etcd_begins_with_the_first_step() {
         }
         etcd.member(0).restart();
         wait_for_state(&session, |state| matches!(state, SessionState::Live { .. })).await;
-        session.settled().await;
+        session.synced().await;
         let waits = waits(&log, seen);
         assert_eq!(waits[0], "300ms", "{waits:?}");
         seen += waits.len();
@@ -184,8 +184,8 @@ async fn an_outage_longer_than_the_ttl_ends_with_every_key_back() {
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::options().ttl(Duration::from_secs(2)).open(store).unwrap();
-    session.register("/r/a", "v").await.unwrap();
-    session.register("/r/b", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
+    session.register_raw("/r/b", "v").await.unwrap();
     etcd.member(0).kill();
     wait_for_state(&session, |state| matches!(state, SessionState::Lost { .. })).await;
     session.unregister("/r/a");
@@ -200,7 +200,7 @@ async fn a_key_deleted_by_hand_comes_back() {
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::open(store).unwrap();
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     onlooker.txn(Txn::new().then(Op::delete("/r/a"))).await.unwrap();
     wait_for_keys(&onlooker, 1, Duration::from_secs(2)).await;
     session.close().await.unwrap();
@@ -212,8 +212,8 @@ async fn a_store_that_is_down_leaves_the_key_wanted() {
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::open(store).unwrap();
     etcd.member(0).kill();
-    let answer = session.register("/r/a", "v").within(Duration::from_millis(300)).await;
-    assert!(matches!(answer, Err(RegisterError::NotYet { .. })), "{answer:?}");
+    let answer = session.register_raw("/r/a", "v").timeout(Duration::from_millis(300)).await;
+    assert!(matches!(answer, Err(RegisterError::Timeout { .. })), "{answer:?}");
     etcd.member(0).restart();
     wait_for_keys(&onlooker, 1, Duration::from_secs(5)).await;
     session.close().await.unwrap();

@@ -7,8 +7,8 @@ use tenure::LossReason;
 use tenure::clock::Clock;
 use tenure::session::{Session, SessionState};
 use tenure::store::{Change, Selection, WatchItem};
-use tenure::testing::{Skew, World};
-use tenure_core::backoff::{Growth, Jitter, Retry};
+use tenure::testing::{ClockSkew, World};
+use tenure_core::backoff::{Backoff, Growth, Jitter};
 
 use super::{deletes, ms, s, seen, watch_all};
 
@@ -18,14 +18,19 @@ const MARGIN: Duration = Duration::from_millis(500);
 
 /// A session of `who`, whose waits are not scattered.
 fn session(world: &World, who: &str) -> Session {
-    let retry = Retry {
+    let retry = Backoff {
         growth: Growth::Constant,
         initial: s(1),
         cap: s(1),
         jitter: Jitter::None,
         healthy_after: s(10),
     };
-    Session::options().ttl(TTL).retry(retry).clock(world.clock(who)).open(world.store(who)).unwrap()
+    Session::options()
+        .ttl(TTL)
+        .retry(retry)
+        .clock(world.process(who).clock())
+        .open(world.process(who).store())
+        .unwrap()
 }
 
 fn state(session: &Session) -> SessionState {
@@ -47,13 +52,13 @@ fn is_lost(state: &SessionState) -> bool {
 async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_ends() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     // Renewed at a third of the TTL, exactly.
     world.advance(ms(3_334)).await;
     let renewed_at = world.elapsed();
     assert!(session.remaining() >= TTL - MARGIN - ms(1));
-    let mut watch = watch_all(&world.store("onlooker")).await;
-    world.partition("a");
+    let mut watch = watch_all(&world.process("onlooker").store()).await;
+    world.process("a").partition();
     let suspect = when(&world, &session, |state| matches!(state, SessionState::Suspect { .. })).await;
     // The next renewal comes a third later, and is given up after three seconds at the latest.
     let asked_at = renewed_at + ms(3_334);
@@ -75,15 +80,15 @@ async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_en
 async fn a_healed_session_is_live_again_with_its_keys_and_a_new_incarnation() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
-    session.register("/r/b", "v").await.unwrap();
-    world.partition("a");
+    session.register_raw("/r/a", "v").await.unwrap();
+    session.register_raw("/r/b", "v").await.unwrap();
+    world.process("a").partition();
     world.advance(s(30)).await;
     session.unregister("/r/b");
-    world.heal("a");
+    world.process("a").heal();
     world.advance(s(1)).await;
     assert!(matches!(state(&session), SessionState::Live { incarnation: 2 }), "{:?}", state(&session));
-    let keys = world.store("onlooker").list(Selection::everything()).await.unwrap().pairs;
+    let keys = world.process("onlooker").store().list(Selection::everything()).await.unwrap().pairs;
     assert_eq!(keys.iter().map(|pair| &pair.key[..]).collect::<Vec<_>>(), [b"/r/a"]);
 }
 
@@ -91,12 +96,12 @@ async fn a_healed_session_is_live_again_with_its_keys_and_a_new_incarnation() {
 async fn a_partition_shorter_than_the_ttl_shows_to_nobody() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
-    let mut watch = watch_all(&world.store("onlooker")).await;
+    session.register_raw("/r/a", "v").await.unwrap();
+    let mut watch = watch_all(&world.process("onlooker").store()).await;
     for _ in 0..10 {
-        world.partition("a");
+        world.process("a").partition();
         world.advance(s(5)).await;
-        world.heal("a");
+        world.process("a").heal();
         world.advance(s(5)).await;
     }
     assert!(matches!(state(&session), SessionState::Live { incarnation: 1 }), "{:?}", state(&session));
@@ -107,11 +112,11 @@ async fn a_partition_shorter_than_the_ttl_shows_to_nobody() {
 async fn lost_answers_of_renewals_end_the_session_but_not_the_lease() {
     let world = World::new();
     let session = session(&world, "a");
-    let lease = session.register("/r/a", "v").await.unwrap().lease;
-    world.lose_answers("a");
+    let lease = session.register_raw("/r/a", "v").await.unwrap().lease;
+    world.process("a").drop_responses();
     when(&world, &session, is_lost).await;
     // The renewals have arrived, so the store keeps it; the session cannot know that.
-    assert!(world.store("onlooker").lease(lease).await.unwrap().is_some());
+    assert!(world.process("onlooker").store().lease(lease).await.unwrap().is_some());
 }
 
 #[tokio::test]
@@ -119,10 +124,10 @@ async fn a_slow_clock_within_the_margin_is_lost_in_time_and_one_beyond_it_is_not
     for (ppm, lost_after, is_in_time) in [(-40_000, ms(9_896), true), (-100_000, ms(10_556), false)] {
         let world = World::new();
         let session = session(&world, "a");
-        world.skew("a", Skew::Drift { ppm });
-        session.register("/r/a", "v").await.unwrap();
-        let mut watch = watch_all(&world.store("onlooker")).await;
-        world.partition("a");
+        world.process("a").set_clock_skew(ClockSkew::Drift { ppm });
+        session.register_raw("/r/a", "v").await.unwrap();
+        let mut watch = watch_all(&world.process("onlooker").store()).await;
+        world.process("a").partition();
         let lost = when(&world, &session, is_lost).await;
         assert_eq!(lost, lost_after, "exactly 9.5 s later, on its own clock");
         assert_eq!(deletes(&world, &mut watch).await == 0, is_in_time, "{ppm} ppm");
@@ -133,12 +138,12 @@ async fn a_slow_clock_within_the_margin_is_lost_in_time_and_one_beyond_it_is_not
 async fn a_clock_that_jumps_past_the_end_loses_the_session_at_once() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
-    let before = world.clock("a").now();
-    world.skew("a", Skew::Ahead(s(20)));
-    assert_eq!(world.clock("a").now(), before + s(20));
+    session.register_raw("/r/a", "v").await.unwrap();
+    let before = world.process("a").clock().now();
+    world.process("a").set_clock_skew(ClockSkew::Ahead(s(20)));
+    assert_eq!(world.process("a").clock().now(), before + s(20));
     let mut state = session.state();
-    world.settle().await;
+    world.run_until_idle().await;
     assert_eq!(world.elapsed(), Duration::ZERO);
     assert!(
         matches!(*state.borrow_and_update(), SessionState::Live { incarnation: 2 }),
@@ -150,8 +155,8 @@ async fn a_clock_that_jumps_past_the_end_loses_the_session_at_once() {
 async fn a_constant_offset_changes_nothing() {
     let world = World::new();
     let session = session(&world, "a");
-    world.skew("a", Skew::Ahead(s(1_000_000)));
-    session.register("/r/a", "v").await.unwrap();
+    world.process("a").set_clock_skew(ClockSkew::Ahead(s(1_000_000)));
+    session.register_raw("/r/a", "v").await.unwrap();
     world.advance(s(100)).await;
     assert!(matches!(state(&session), SessionState::Live { incarnation: 1 }));
 }
@@ -160,21 +165,21 @@ async fn a_constant_offset_changes_nothing() {
 async fn a_stalled_session_is_lost_before_it_does_anything_else() {
     let world = World::new();
     let session = session(&world, "a");
-    session.register("/r/a", "v").await.unwrap();
+    session.register_raw("/r/a", "v").await.unwrap();
     let mut states = session.state();
     states.mark_unchanged();
-    world.stall("a");
+    world.process("a").pause();
     world.advance(s(60)).await;
     assert!(!states.has_changed().unwrap(), "whoever is stopped learns nothing");
-    assert_eq!(world.store("onlooker").get_key("/r/a").await.unwrap(), None);
-    let mut watch = watch_all(&world.store("onlooker")).await;
+    assert_eq!(world.process("onlooker").store().get_key("/r/a").await.unwrap(), None);
+    let mut watch = watch_all(&world.process("onlooker").store()).await;
     let told = tokio::spawn(async move { states.wait_for(is_lost).await.is_ok() });
-    world.settle().await;
-    world.refuse("a");
-    world.resume("a");
-    world.settle().await;
+    world.run_until_idle().await;
+    world.process("a").refuse_connections();
+    world.process("a").resume();
+    world.run_until_idle().await;
     assert!(told.is_finished(), "lost at once");
-    world.heal("a");
+    world.process("a").heal();
     world.advance(s(2)).await;
     let WatchItem::Batch { changes, .. } = watch.next().await.unwrap().unwrap() else { panic!("a put") };
     let [Change::Put { pair, .. }] = &changes[..] else { panic!("{changes:?}") };
@@ -185,14 +190,14 @@ async fn a_stalled_session_is_lost_before_it_does_anything_else() {
 async fn an_expired_lease_is_seen_at_once_and_replaced() {
     let world = World::new();
     let session = session(&world, "a");
-    let lease = session.register("/r/a", "v").await.unwrap().lease;
-    let mut watch = watch_all(&world.store("onlooker")).await;
-    world.settle().await;
-    assert!(world.expire(lease));
-    assert!(!world.expire(lease), "it is gone");
+    let lease = session.register_raw("/r/a", "v").await.unwrap().lease;
+    let mut watch = watch_all(&world.process("onlooker").store()).await;
+    world.run_until_idle().await;
+    assert!(world.expire_lease(lease));
+    assert!(!world.expire_lease(lease), "it is gone");
     assert_eq!(deletes(&world, &mut watch).await, 1);
     world.advance(s(4)).await;
     assert!(matches!(state(&session), SessionState::Live { incarnation: 2 }), "{:?}", state(&session));
     assert_ne!(session.lease_id(), Some(lease));
-    assert!(world.store("onlooker").get_key("/r/a").await.unwrap().is_some());
+    assert!(world.process("onlooker").store().get_key("/r/a").await.unwrap().is_some());
 }

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use super::Request;
+use super::TxnRequest;
 
 fn request(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return "no text".to_owned() };
-    match Request::parse(text).and_then(Request::into_txn) {
+    match TxnRequest::parse(text).and_then(TxnRequest::into_txn) {
         Ok(txn) => {
             let mut fields: Map<String, Value> =
                 serde_json::from_str(text).expect("it was read as an object");
@@ -15,7 +15,7 @@ fn request(bytes: &[u8]) -> String {
             assert_eq!([txn.when.len(), txn.then.len(), txn.otherwise.len()], written, "a part was left out");
             fields.insert("wehn".to_owned(), Value::Array(Vec::new()));
             let misspelt = Value::Object(fields).to_string();
-            assert!(Request::parse(&misspelt).is_err(), "a misspelt part is skipped");
+            assert!(TxnRequest::parse(&misspelt).is_err(), "a misspelt part is skipped");
             format!("{written:?}")
         }
         Err(failure) => failure

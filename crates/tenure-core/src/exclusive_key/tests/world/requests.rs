@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
-use super::{Fate, KEY, Process, World};
+use super::{ExclusiveKeyWorld, KEY, OwnerProcess, StoreFault};
 use crate::error::{Cause, StoreError};
-use crate::exchange::{Exchange, Step, StoreReply, StoreRequest};
+use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use crate::exclusive_key::ReadKey;
 use crate::kv::KeyValue;
 use crate::lease::{Grant, LeaseId, Renewal};
 use crate::limits::Limits;
 use crate::revision::{RequestId, Revision};
 use crate::session::{
-    Action, DeleteReply, DeleteRequest, LeaseSlotId, PutEach, PutProgress, PutReply, PutRequest,
+    DeleteReply, DeleteRequest, LeaseSlotId, PutEach, PutProgress, PutReply, PutRequest, SessionOutput,
 };
 use crate::time::Moment;
 use crate::txn::{Txn, TxnReply};
 
 /// A request that is not yet at the store.
-pub(super) enum Request {
-    Session(Action),
+pub(super) enum UnsentStep {
+    Session(SessionOutput),
     /// The second half of a put.
     PutEach(LeaseSlotId, RequestId, LeaseId, PutEach),
     Read,
 }
 
 /// A reply that is not yet at its process.
-pub(super) enum Reply {
+pub(super) enum UndeliveredReply {
     Granted(LeaseSlotId, RequestId, LeaseId, Duration, Result<Grant, StoreError>),
     Renewed(LeaseSlotId, RequestId, Result<Renewal, StoreError>),
     Put(LeaseSlotId, RequestId, PutReply),
@@ -34,7 +34,7 @@ pub(super) enum Reply {
     Read(Result<(Option<KeyValue>, Revision), StoreError>),
 }
 
-impl World {
+impl ExclusiveKeyWorld {
     /// One request of a process arrives, or does not. False if there is none.
     pub(in super::super) fn send(&mut self, n: usize, pick: usize) -> bool {
         let requests = &mut self.processes[n].requests;
@@ -43,8 +43,8 @@ impl World {
         }
         let request = requests.remove(pick % requests.len());
         match request {
-            Request::Session(action) => self.send_action(n, action),
-            Request::PutEach(slot, epoch, lease, each) => {
+            UnsentStep::Session(action) => self.send_action(n, action),
+            UnsentStep::PutEach(slot, epoch, lease, each) => {
                 let reply = match self.is_held(n, lease) {
                     true => {
                         let replies = each.txns().iter().map(|txn| self.send_txn(txn)).collect();
@@ -52,9 +52,9 @@ impl World {
                     }
                     false => each.not_sent(),
                 };
-                self.processes[n].replies.push(Reply::Put(slot, epoch, reply));
+                self.processes[n].replies.push(UndeliveredReply::Put(slot, epoch, reply));
             }
-            Request::Read => self.send_read(n),
+            UnsentStep::Read => self.send_read(n),
         }
         true
     }
@@ -63,58 +63,58 @@ impl World {
         let mut read = ReadKey::new(KEY.into());
         let StoreRequest::Get(get) = read.request() else { panic!("it reads") };
         let page = match self.fate {
-            Fate::Works => self.store.get(&get, self.now),
-            Fate::NotDone | Fate::LosesReply | Fate::Late => Err(unavailable()),
+            StoreFault::Works => self.store.get(&get, self.now),
+            StoreFault::NotDone | StoreFault::LosesReply | StoreFault::Late => Err(unavailable()),
         };
         match read.handle(page.map(StoreReply::Page)) {
-            Step::Done(reply) => self.processes[n].replies.push(Reply::Read(reply)),
-            Step::Send | Step::Retry(_) => self.processes[n].requests.push(Request::Read),
+            ExchangeStep::Done(reply) => self.processes[n].replies.push(UndeliveredReply::Read(reply)),
+            ExchangeStep::Send | ExchangeStep::Retry(_) => self.processes[n].requests.push(UnsentStep::Read),
         }
     }
 
-    fn send_action(&mut self, n: usize, action: Action) {
-        let (now, is_reached) = (self.now, self.fate != Fate::NotDone);
+    fn send_action(&mut self, n: usize, action: SessionOutput) {
+        let (now, is_reached) = (self.now, self.fate != StoreFault::NotDone);
         let reply = match action {
-            Action::Grant { slot, epoch, ttl } => {
+            SessionOutput::Grant { slot, epoch, ttl } => {
                 self.counter += 1;
                 let id = LeaseId::new(self.counter).unwrap();
                 let granted = if is_reached { self.store.grant(id, ttl, now) } else { Ok(ttl) };
                 let grant = granted.map(|ttl| Grant { id, ttl, asked_at: now });
-                Reply::Granted(slot, epoch, id, ttl, self.reply(grant))
+                UndeliveredReply::Granted(slot, epoch, id, ttl, self.reply(grant))
             }
-            Action::Renew { slot, epoch, lease } => {
+            SessionOutput::Renew { slot, epoch, lease } => {
                 let renewed = if is_reached { self.store.renew(lease, now) } else { None };
                 let renewal = renewed.map_or(Renewal::Gone, |ttl| Renewal::Renewed { ttl, asked_at: now });
-                Reply::Renewed(slot, epoch, self.reply(Ok(renewal)))
+                UndeliveredReply::Renewed(slot, epoch, self.reply(Ok(renewal)))
             }
-            Action::Put { slot, epoch, lease, ours, entries } => {
-                let mut requests = PutRequest::split(lease, ours, entries, &Limits::EMBEDDED);
+            SessionOutput::Put { slot, epoch, lease, own_leases, entries } => {
+                let mut requests = PutRequest::split(lease, own_leases, entries, &Limits::EMBEDDED);
                 let request = requests.pop().unwrap();
                 assert!(requests.is_empty(), "there is one key");
                 if !self.is_held(n, lease) {
-                    Reply::Put(slot, epoch, request.not_sent())
+                    UndeliveredReply::Put(slot, epoch, request.not_sent())
                 } else {
                     let reply = self.send_txn(&request.txn());
                     match request.handle(reply) {
-                        PutProgress::Done(reply) => Reply::Put(slot, epoch, reply),
+                        PutProgress::Done(reply) => UndeliveredReply::Put(slot, epoch, reply),
                         PutProgress::Each(each) => {
-                            let each = Request::PutEach(slot, epoch, lease, each);
+                            let each = UnsentStep::PutEach(slot, epoch, lease, each);
                             return self.processes[n].requests.push(each);
                         }
                     }
                 }
             }
-            Action::Delete { slot, epoch, ours, keys } => {
-                let mut request = DeleteRequest::new(ours, keys);
+            SessionOutput::Delete { slot, epoch, own_leases, keys } => {
+                let mut request = DeleteRequest::new(own_leases, keys);
                 while let Some(txns) = request.txns() {
                     let replies = txns.iter().map(|txn| self.send_txn(txn)).collect();
                     request.handle(replies);
                 }
-                Reply::Deleted(slot, epoch, request.finish())
+                UndeliveredReply::Deleted(slot, epoch, request.finish())
             }
-            Action::Revoke { epoch, lease } => {
+            SessionOutput::Revoke { epoch, lease } => {
                 let revoked = if is_reached { self.store.revoke(lease, now) } else { Ok(Revision::ZERO) };
-                Reply::Revoked(lease, epoch, self.reply(revoked))
+                UndeliveredReply::Revoked(lease, epoch, self.reply(revoked))
             }
         };
         self.processes[n].replies.push(reply);
@@ -126,14 +126,14 @@ impl World {
 
     fn send_txn(&mut self, txn: &Txn) -> Result<TxnReply, StoreError> {
         match self.fate {
-            Fate::Works => self.store.apply(txn, self.now),
-            Fate::NotDone => Err(unavailable()),
-            Fate::LosesReply => {
+            StoreFault::Works => self.store.apply(txn, self.now),
+            StoreFault::NotDone => Err(unavailable()),
+            StoreFault::LosesReply => {
                 // Its lease may be gone.
                 let _ = self.store.apply(txn, self.now);
                 Err(ambiguous())
             }
-            Fate::Late => {
+            StoreFault::Late => {
                 self.late.push(txn.clone());
                 Err(ambiguous())
             }
@@ -142,37 +142,37 @@ impl World {
 
     fn reply<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match self.fate {
-            Fate::Works => result,
-            Fate::NotDone => Err(unavailable()),
+            StoreFault::Works => result,
+            StoreFault::NotDone => Err(unavailable()),
             // Requests for leases are not late: the model has no grant that is applied after its reply was lost.
-            Fate::LosesReply | Fate::Late => Err(ambiguous()),
+            StoreFault::LosesReply | StoreFault::Late => Err(ambiguous()),
         }
     }
 }
 
-impl Process {
-    pub(super) fn handle(&mut self, reply: Reply, now: Moment) {
+impl OwnerProcess {
+    pub(super) fn handle(&mut self, reply: UndeliveredReply, now: Moment) {
         match reply {
-            Reply::Granted(slot, epoch, id, ttl, reply) => {
+            UndeliveredReply::Granted(slot, epoch, id, ttl, reply) => {
                 let is_doubtful = matches!(reply, Err(StoreError::Ambiguous(_)));
                 self.session.handle_granted(slot, epoch, &reply, 0.5, now);
                 if is_doubtful {
-                    self.session.handle_doubtful_grant(id, ttl, now);
+                    self.session.handle_ambiguous_grant(id, ttl, now);
                 }
             }
-            Reply::Renewed(slot, epoch, reply) => {
+            UndeliveredReply::Renewed(slot, epoch, reply) => {
                 self.session.handle_renewed(slot, epoch, &reply, 0.5, now);
             }
-            Reply::Put(slot, epoch, reply) => {
+            UndeliveredReply::Put(slot, epoch, reply) => {
                 self.session.handle_put(slot, epoch, reply.outcomes, reply.lease, 0.5, now);
             }
-            Reply::Deleted(slot, epoch, reply) => {
+            UndeliveredReply::Deleted(slot, epoch, reply) => {
                 self.session.handle_deleted(slot, epoch, reply.outcomes, 0.5, now);
             }
-            Reply::Revoked(lease, epoch, reply) => {
+            UndeliveredReply::Revoked(lease, epoch, reply) => {
                 self.session.handle_revoked(lease, epoch, &reply, 0.5, now);
             }
-            Reply::Read(reply) => {
+            UndeliveredReply::Read(reply) => {
                 if let Some(key) = &mut self.key {
                     key.handle_read(reply, now);
                 }

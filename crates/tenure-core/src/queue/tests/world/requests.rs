@@ -1,18 +1,18 @@
-//! The requests of a queue as a store applies them, with the faults of the moment.
+//! The requests of a queue, applied by a store with the current fault.
 
-use super::{Fate, LATE_MAX, NONCES, Pending, World};
+use super::{LATE_MAX, NONCES, QueueWorld, RequestFault, UnsentRequest};
 use crate::error::{Cause, StoreError};
 use crate::kv::Get;
-use crate::queue::{AfterLeave, Predecessor, PredecessorLookup, Progress, QueueOutput, SecondRead};
+use crate::queue::{AfterLeave, Predecessor, PredecessorLookup, QueueOutput, ReplyProgress, SecondRead};
 use crate::record::Timestamp;
 use crate::txn::{Op, Txn, TxnReply};
 
-impl World {
-    /// Applies a request and puts its reply in flight.
-    pub(super) fn perform(&mut self, process: usize, pending: Pending) {
+impl QueueWorld {
+    /// Applies a request and queues its reply.
+    pub(super) fn perform(&mut self, process: usize, pending: UnsentRequest) {
         match pending {
-            Pending::QueueOutput(action) => self.perform_action(process, action),
-            Pending::Read(read) => self.perform_read(process, read),
+            UnsentRequest::QueueOutput(action) => self.perform_action(process, action),
+            UnsentRequest::Read(read) => self.perform_read(process, read),
         }
     }
 
@@ -23,53 +23,53 @@ impl World {
         let is_read = matches!(action, QueueOutput::ReadPredecessor { .. });
         let reply = self.apply(txn, is_read);
         match self.builders[process].handle(&self.queue(), action, reply) {
-            Progress::Done(reply) => self.answers.push((process, reply)),
-            // Other requests may come between the two.
-            Progress::Read(read) => self.asked.push((process, Pending::Read(read))),
+            ReplyProgress::Done(reply) => self.replies.push((process, reply)),
+            // Other requests may be applied between the two.
+            ReplyProgress::Read(read) => self.unsent.push((process, UnsentRequest::Read(read))),
         }
     }
 
     fn perform_read(&mut self, process: usize, read: SecondRead) {
         self.requests.push("second read");
-        let page = match self.fate {
-            Fate::Works => self.store.get(&read.get(), self.now),
-            Fate::NotDone | Fate::LosesAnswer | Fate::Late => Err(unavailable()),
+        let page = match self.fault {
+            RequestFault::Works => self.store.get(&read.get(), self.now),
+            RequestFault::NotDone | RequestFault::LosesReply | RequestFault::Late => Err(unavailable()),
         };
-        self.answers.push((process, read.handle(page)));
+        self.replies.push((process, read.handle(page)));
     }
 
     fn apply(&mut self, txn: Txn, is_read: bool) -> Result<TxnReply, StoreError> {
-        match self.fate {
-            Fate::Works => self.store.apply(&txn, self.now),
-            Fate::NotDone => Err(unavailable()),
-            Fate::LosesAnswer | Fate::Late if is_read => Err(unavailable()),
-            Fate::LosesAnswer => {
-                // Its lease may be gone.
+        match self.fault {
+            RequestFault::Works => self.store.apply(&txn, self.now),
+            RequestFault::NotDone => Err(unavailable()),
+            RequestFault::LosesReply | RequestFault::Late if is_read => Err(unavailable()),
+            RequestFault::LosesReply => {
+                // Its lease may have ended.
                 let _ = self.store.apply(&txn, self.now);
                 Err(ambiguous())
             }
-            Fate::Late => {
+            RequestFault::Late => {
                 self.late.push((self.now + LATE_MAX, txn));
                 Err(ambiguous())
             }
         }
     }
 
-    /// What the machine promises about its requests.
+    /// Asserts the invariants of a request.
     fn check_action(&mut self, process: usize, action: &QueueOutput) {
         match *action {
             QueueOutput::Enter { queue_key, mode, lookup, may_be_stored, .. } => {
                 self.modes.insert(queue_key, mode);
                 let there = self.store.get(&Get::key(self.key(queue_key)), self.now).unwrap();
                 assert!(may_be_stored || there.pairs.is_empty(), "no other client puts this key");
-                if lookup == PredecessorLookup::Others && self.fate == Fate::Works {
-                    // The read passes over the keys of this process that are before the own one.
+                if lookup == PredecessorLookup::Others && self.fault == RequestFault::Works {
+                    // The read passes over the keys of this process before the own one.
                     let passed = NONCES * process as u64..queue_key.nonce;
-                    let queue = self.line_now();
+                    let queue = self.queue_now();
                     let left = queue
                         .values()
                         .find(|there| there.lease == queue_key.lease && passed.contains(&there.nonce));
-                    assert_eq!(left, None, "a key of this process is there and would be passed over");
+                    assert_eq!(left, None, "the read would pass over a local key");
                 }
             }
             QueueOutput::ReadPredecessor {
@@ -78,7 +78,7 @@ impl World {
                 predecessor: Predecessor::Nearest(predecessor) | Predecessor::Holder(predecessor),
                 ..
             } => {
-                let queue = self.line_now();
+                let queue = self.queue_now();
                 if queue.get(&token) == Some(&queue_key)
                     && queue.range(..token).any(|(_, there)| *there == predecessor)
                 {
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// Puts or deletes a key under the queue's prefix that is no queue key.
+    /// Puts or deletes a foreign key under the queue's prefix.
     pub(super) fn toggle_foreign(&mut self) {
         let key = [&self.queue()[..], b"foreign"].concat();
         let there = self.store.get(&Get::key(key.clone()), self.now).unwrap();
@@ -105,9 +105,9 @@ fn name_of(action: &QueueOutput) -> &'static str {
         QueueOutput::Enter { .. } => "enter",
         QueueOutput::ReadPredecessor {
             predecessor: Predecessor::Unknown | Predecessor::Nearest(_), ..
-        } => "look",
+        } => "read",
         QueueOutput::ReadPredecessor { predecessor: Predecessor::Holder(_) | Predecessor::None, .. } => {
-            "look for itself"
+            "read own key"
         }
         QueueOutput::Leave { after: AfterLeave::Nothing, .. } => "leave",
         QueueOutput::Leave { after: AfterLeave::Successor(..), .. } => "leave to the next",

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::{Item, MARGIN, RENEW_EVERY, TTL, World};
+use super::{MARGIN, RENEW_EVERY, TTL, WorkerWorld, WorldItem};
 use crate::layout::Key;
 use crate::lease::LeaseId;
 use crate::loss::LossReason;
 use crate::revision::Token;
 use crate::txn::{Condition, Op, Txn};
-use crate::worker::Event;
+use crate::worker::WorkerInput;
 
-impl World {
+impl WorkerWorld {
     /// A session that was not renewed in time is lost before its lease can be.
     pub(in crate::worker::tests) fn lapse(&mut self) {
         for n in 0..self.processes.len() {
@@ -26,17 +26,17 @@ impl World {
         process.incarnation = None;
         // The driver is told of its loans first. What the node asks for until it hears the rest is asked under a lease that is over.
         if let Some(lease) = process.lease {
-            self.tell(n, Event::LeaseOver { lease, why: LossReason::Lapsed });
+            self.tell(n, WorkerInput::LeaseLost { lease, why: LossReason::Lapsed });
         }
         self.processes[n].lease = None;
-        self.tell(n, Event::SessionLost);
-        self.soon(Item::Join(n), n);
+        self.tell(n, WorkerInput::SessionLost);
+        self.soon(WorldItem::Join(n), n);
     }
 
     /// Its own key is gone, and its lease is not: as when the key still hung on the lease before.
     pub(in crate::worker::tests) fn lose_place(&mut self, n: usize) {
         self.processes[n].incarnation = None;
-        self.tell(n, Event::SessionLost);
+        self.tell(n, WorkerInput::SessionLost);
     }
 
     pub(in crate::worker::tests) fn renew(&mut self, n: usize) {
@@ -47,7 +47,7 @@ impl World {
                 None => return self.lose_session(n),
             }
         }
-        self.later(Item::Renew(n), n, RENEW_EVERY);
+        self.later(WorldItem::Renew(n), n, RENEW_EVERY);
     }
 
     /// Puts the node's own key under a new lease, unless another life of it is still there.
@@ -57,12 +57,12 @@ impl World {
         }
         let again = Duration::from_millis(700);
         if self.processes[n].is_cut {
-            return self.later(Item::Join(n), n, again);
+            return self.later(WorldItem::Join(n), n, again);
         }
         self.leases += 1;
         let lease = LeaseId::new(self.leases).unwrap();
         let ttl = self.store.grant(lease, TTL, self.now).unwrap();
-        let key = self.layout.encode(&Key::Node(self.processes[n].settings.node.clone()));
+        let key = self.layout.encode(&Key::Node(self.processes[n].config.node.clone()));
         let txn = Txn::new().when(Condition::absent(key.clone())).then(Op::put_leased(
             key,
             self.processes[n].node_record(),
@@ -70,15 +70,15 @@ impl World {
         ));
         let reply = self.store.apply(&txn, self.now).unwrap();
         if !reply.succeeded {
-            return self.later(Item::Join(n), n, again);
+            return self.later(WorldItem::Join(n), n, again);
         }
         let incarnation = Token(reply.revision);
         let process = &mut self.processes[n];
         process.lease = Some(lease);
         process.incarnation = Some(incarnation);
         process.valid_until = Some(self.now + ttl - MARGIN);
-        self.later(Item::Renew(n), n, RENEW_EVERY);
-        self.tell(n, Event::Joined { incarnation });
+        self.later(WorldItem::Renew(n), n, RENEW_EVERY);
+        self.tell(n, WorkerInput::Joined { incarnation });
     }
 
     /// The session has another lease for what is claimed from now on.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tenure_core::keyspace::Rows;
 use tenure_core::time::Moment;
 
-use crate::store::file::log::{Helping, passage};
+use crate::store::file::log::{ReadLimit, read_log};
 use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::schema;
 use crate::store::file::sql::{Query, Statements};
@@ -133,9 +133,9 @@ fn read(path: &Path) -> Result<Option<i64>, StoreError> {
         wanted,
         "keys that were never committed together"
     );
-    let all = Helping { batches: usize::MAX, bytes: usize::MAX };
+    let all = ReadLimit { batches: usize::MAX, bytes: usize::MAX };
     let ends = (Revision::ZERO, meta.revision);
-    let history = passage(&sql, &Selection::everything(), ends, PreviousValues::Omitted, all)?;
+    let history = read_log(&sql, &Selection::everything(), ends, PreviousValues::Omitted, all)?;
     let changes: Vec<Change> = history.batches.into_iter().flat_map(|batch| batch.changes).collect();
     let wanted: Vec<Change> = wanted.into_iter().map(|pair| Change::Put { pair, previous: None }).collect();
     assert_eq!(changes, wanted, "history that never was");

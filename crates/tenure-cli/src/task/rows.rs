@@ -1,0 +1,84 @@
+//! Tasks as `--json` and tables show them.
+
+use serde::Serialize;
+use tenure::client::TaskView;
+use tenure_core::task::{StateRecord, TaskState, TaskStatus};
+
+use crate::node::format_time;
+
+/// What listings say of a task.
+#[derive(Serialize)]
+pub(super) struct TaskRow {
+    pub(super) id: String,
+    kind: Option<String>,
+    /// None if it cannot be read.
+    state: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) until: Option<String>,
+    owner: Option<String>,
+    token: Option<String>,
+    pub(super) attempt: Option<u64>,
+    submitted_at: Option<String>,
+    updated_at: Option<String>,
+    /// What of it cannot be read, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) unreadable: Vec<String>,
+}
+
+impl TaskRow {
+    pub(super) fn new(task: &TaskView) -> TaskRow {
+        let owner = task.card.as_ref().and_then(|card| card.owner.as_ref());
+        let state = task.state.as_ref().ok();
+        TaskRow {
+            id: task.id.to_string(),
+            kind: task.kind().map(str::to_owned),
+            state: task.state_kind().map(TaskState::as_str),
+            until: state.and_then(until),
+            owner: task.owner().map(ToString::to_string),
+            token: owner.map(|owner| owner.token.to_string()),
+            attempt: task.attempt(),
+            submitted_at: task.submitted().and_then(|record| format_time(record.submitted_at)),
+            updated_at: state.and_then(|record| format_time(record.updated_at)),
+            unreadable: unreadable(task),
+        }
+    }
+
+    pub(super) fn into_row(self) -> Vec<String> {
+        let dash = || "-".to_owned();
+        vec![
+            self.id,
+            self.kind.unwrap_or_else(dash),
+            self.state.unwrap_or("unreadable").to_owned(),
+            self.owner.unwrap_or_else(dash),
+            self.token.unwrap_or_else(dash),
+            self.attempt.map_or_else(dash, |attempt| attempt.to_string()),
+            self.submitted_at.unwrap_or_else(dash),
+            self.updated_at.unwrap_or_else(dash),
+        ]
+    }
+}
+
+/// Until when it sleeps.
+pub(super) fn until(record: &StateRecord) -> Option<String> {
+    match record.state {
+        TaskStatus::Sleeping { until } => Some(until.to_string()),
+        TaskStatus::Runnable
+        | TaskStatus::Fault
+        | TaskStatus::Paused
+        | TaskStatus::Completed
+        | TaskStatus::Failed
+        | TaskStatus::Killed => None,
+    }
+}
+
+/// What of a task cannot be read, and why; never what is stored.
+pub(crate) fn unreadable(task: &TaskView) -> Vec<String> {
+    let card = task.card.as_ref();
+    let record = card.and_then(|card| card.record.as_ref().err());
+    let owner = card.and_then(|card| card.owner.as_ref()).and_then(|owner| owner.holder.as_ref().err());
+    let state = task.state.as_ref().err();
+    [("record", record), ("owner", owner), ("state", state)]
+        .into_iter()
+        .filter_map(|(what, why)| why.map(|why| format!("its {what}: {why}")))
+        .collect()
+}
