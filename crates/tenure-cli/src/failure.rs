@@ -246,16 +246,6 @@ impl From<StoreError> for Failure {
     }
 }
 
-impl From<tenure::Error> for Failure {
-    fn from(error: tenure::Error) -> Failure {
-        match error {
-            tenure::Error::Store(error) => Failure::from(error),
-            tenure::Error::InvalidName(error) => Failure::usage(error.to_string()),
-            other => Failure::new(Code::Failed, other.to_string()),
-        }
-    }
-}
-
 impl From<WatchError> for Failure {
     fn from(end: WatchError) -> Failure {
         match end {

@@ -12,9 +12,9 @@ use tenure_core::layout::Layout;
 
 use crate::audit::{self, AuditAction, AuditEntry, AuditRecord};
 use crate::clock::{Clock, wall_time};
-use crate::rng;
 use crate::identity::Identity;
 use crate::retry;
+use crate::rng;
 use crate::store::{Store, StoreError};
 
 /// The sender of requests about tasks and nodes of one namespace. It holds nothing in the store: no lease and no key.

@@ -9,8 +9,8 @@ use thiserror::Error;
 
 use super::access::TaskAccess;
 use crate::audit::AuditAction;
-use crate::rng;
 use crate::error::{ErrorClass, classified};
+use crate::rng;
 use crate::store::StoreError;
 use crate::tenure::request;
 

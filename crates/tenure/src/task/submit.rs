@@ -19,10 +19,10 @@ use thiserror::Error;
 use super::access::TaskAccess;
 use super::handle::TaskHandle;
 use crate::clock::wall_time;
-use crate::rng;
 use crate::error::{ErrorClass, classified};
 use crate::id::IntoId;
 use crate::retry::Attempts;
+use crate::rng;
 use crate::store::StoreError;
 use crate::tenure::request;
 
@@ -175,7 +175,7 @@ fn stored_props(json: Vec<u8>) -> Result<Option<Props>, InvalidProps> {
 /// # Not guaranteed
 ///
 /// * That the task runs: that takes a worker with a handler for its kind.
-/// * *Exactly once*: a task runs at least once, and the fencing tokens of its claims tell its runs apart.
+/// * *Exactly once*: a task runs at least once, and the fencing tokens of its claims distinguish its runs.
 ///
 /// # Cancellation
 ///

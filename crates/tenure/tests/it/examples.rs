@@ -274,7 +274,7 @@ fn once_a_day_runs_in_one_process() {
 #[test]
 fn worker_fleet_imports_and_retries() {
     on_file_and_etcd(|address| {
-        let output = Running::start("worker_fleet", &[address]).ends();
+        let output = RunningExample::start("worker_fleet", &[address]).finish();
         for line in [
             "eu-1 paused it",
             "imported 500 rows of a.csv",
