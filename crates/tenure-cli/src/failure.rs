@@ -218,11 +218,11 @@ impl From<StoreError> for Failure {
             StoreError::Ambiguous(_) => {
                 (Code::Ambiguous, "read the key back before you try again: `tenure kv get KEY`")
             }
-            StoreError::Unusable(UnusableStore::NewerFormat { found, ours }) => {
-                return Failure::newer_format(Code::Unusable, found, ours);
+            StoreError::Unusable(UnusableStore::NewerFormat { found, supported }) => {
+                return Failure::newer_format(Code::Unusable, found, supported);
             }
-            StoreError::Replaced(StoreReplaced::FormatChanged { found, ours }) if found > ours => {
-                return Failure::newer_format(Code::StoreLost, found, ours);
+            StoreError::Replaced(StoreReplaced::FormatChanged { found, supported }) if found > supported => {
+                return Failure::newer_format(Code::StoreLost, found, supported);
             }
             StoreError::Unusable(_) => {
                 (Code::Unusable, "name another place with --store file:///path/store.db")
