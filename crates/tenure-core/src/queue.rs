@@ -26,11 +26,10 @@
 //!
 //! **Invariant**: the key of a waiter that has left is deleted again and again until the store confirms that it is gone, or its lease ended.
 //!
-//! **Invariant**: an enter with a lost reply cannot be applied after its key was left. Every enter
-//! requires that the *enter guard* of this driver and lease, a key outside the queue, is as the
-//! driver last saw it. Leaving a key with such an enter changes the guard in the same transaction.
-//! No bound on the age of a request could do this: a paused member of etcd applies it whenever it
-//! continues.
+//! **Invariant**: an enter with a lost reply cannot be applied after its key was left. Every enter requires that the *enter
+//! guard* of this driver and lease, a key outside the queue, is as the driver last saw it. Leaving a key with such an enter
+//! changes the guard in the same transaction. No bound on the age of a request could do this: a paused member of etcd
+//! applies it whenever it continues.
 //!
 //! **Invariant**: a key is reused only when every request that named it was certainly answered. So
 //! a request that arrives late can only touch its own key.

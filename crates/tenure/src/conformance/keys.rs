@@ -109,7 +109,7 @@ async fn a_prefix_goes_in_one_revision(s: &TestContext) -> CheckResult {
         let Change::Delete { key, previous, .. } = change else {
             return Err(CheckFailure::new(format!("expected deletes, found {change:?}")));
         };
-        let previous = previous.ok_or_else(|| CheckFailure::new("a delete does not say what was there"))?;
+        let previous = previous.ok_or_else(|| CheckFailure::new("a delete has no previous value"))?;
         equal("the key that was there", previous.key, key.clone())?;
         equal("the value that was there", previous.value, Bytes::from(s.name(&key)))?;
         gone.push(s.name(&key));

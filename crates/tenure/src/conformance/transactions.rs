@@ -17,7 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("T02", "Version, created, modified and lease of a missing key equal zero.", |s| {
             Box::pin(a_missing_key_counts_as_zero(s))
         }),
-        Case::new("T03", "Every comparison of every field of a present key says what it should.", |s| {
+        Case::new("T03", "Every comparison of every field of an existing key has the right result.", |s| {
             Box::pin(comparisons_of_a_present_key(s))
         }),
         Case::new(
@@ -32,7 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "T08",
-            "As many operations as the limit says are taken, one more is refused, in each of the three lists.",
+            "As many operations as the limit are accepted, one more is refused, in each of the three lists.",
             |s| Box::pin(operations_up_to_the_limit(s)),
         ),
         Case::new(
@@ -55,7 +55,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "T21",
-            "A batch may be longer than any transaction, and what it says is what is there.",
+            "A batch may be longer than any transaction, and its results match the store.",
             |s| Box::pin(a_batch_longer_than_a_transaction(s)),
         ),
     ]

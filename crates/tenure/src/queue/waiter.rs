@@ -26,7 +26,7 @@ pub(crate) struct WaiterHandle {
     pub(super) queue: Bytes,
     pub(super) slot: QueueSlot,
     pub(super) id: WaiterId,
-    pub(super) loan: LeaseHandle,
+    pub(super) lease_handle: LeaseHandle,
     /// The validity of its hold, once it holds.
     pub(super) validity: Validity,
     pub(super) status: ordered_watch::OrderedReceiver<WaiterStatus>,
@@ -138,7 +138,7 @@ impl WaiterHandle {
         self.wait_for(|status| matches!(status, WaiterStatus::Ended(_))).await
     }
 
-    /// Who holds its queue, read now: one key, with its value. None if the store does not reply, or the record is unreadable.
+    /// The first holder of its queue, read now: one key, with its value. None if the store does not reply, or the record is unreadable.
     pub(crate) async fn first_holder(&self) -> Option<Identity> {
         let QueueShared { store, requests, .. } = &*self.shared;
         let own = self.stored().map(|(key, _)| key);
@@ -213,7 +213,7 @@ pub(super) struct LocalWaiter {
     pub(super) status: ordered_watch::OrderedSender<WaiterStatus>,
     /// What its enter puts.
     pub(super) value: Bytes,
-    pub(super) loan: LeaseHandle,
+    pub(super) lease_handle: LeaseHandle,
     /// The validity of its hold, once it holds.
     pub(super) validity: Validity,
     /// The preferred candidates when its key was seen to be the first.
@@ -226,15 +226,15 @@ impl LocalWaiter {
     pub(super) fn new(
         status: ordered_watch::OrderedSender<WaiterStatus>,
         value: Bytes,
-        loan: LeaseHandle,
+        lease_handle: LeaseHandle,
         validity: Validity,
     ) -> LocalWaiter {
-        LocalWaiter { status, value, loan, validity, priority_waiters: None, changed: None }
+        LocalWaiter { status, value, lease_handle, validity, priority_waiters: None, changed: None }
     }
 
     /// The lease of its key.
     pub(super) fn lease(&self) -> LeaseId {
-        self.loan.lease()
+        self.lease_handle.lease()
     }
 
     /// Its status when its hold begins.

@@ -76,9 +76,9 @@ async fn every_destructive_call_is_recorded_on_etcd() {
     every_destructive_call_is_recorded(Store::open(&url.parse().unwrap()).await.unwrap()).await;
 }
 
-/// The trail does not grow for ever: whoever writes a record deletes those that are older than a week.
+/// The trail does not grow for ever: a write of a record deletes those that are older than a week.
 #[tokio::test(start_paused = true)]
-async fn records_older_than_a_week_are_deleted_with_the_next() {
+async fn old_audit_records_are_deleted() {
     let world = World::seeded(1);
     let store = world.process("a").store();
     let client = Client::new(store.clone(), &namespace());
