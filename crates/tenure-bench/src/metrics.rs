@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_is_over_the_wanted_series_of_exactly_this_counter() {
+    fn counter_sums_only_wanted_series() {
         let page = "HTTP/1.0 200 OK\r\nA: b\r\n\r\n# HELP x\nx{a=\"1\"} 7\nx{a=\"b c\"} 1.2e+03\nx_other{a=\"1\"} 5\nx 9\n";
         assert_eq!(sum_of(page, "x", ""), Some(1207));
         assert_eq!(sum_of(page, "x", "a=\"1\""), Some(7));

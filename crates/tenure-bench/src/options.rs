@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn etcd_is_read_as_a_list_of_members() {
+    fn etcd_option_parses_member_list() {
         for text in ["a:1,b:2", "http://a:1,http://b:2", "a:1, b:2"] {
             assert_eq!(etcd(text).unwrap().to_string(), "etcd://a:1,b:2");
         }

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_has_the_promised_fields_in_their_order() {
+    fn row_has_documented_field_order() {
         let sample = Sample::new(vec![Duration::from_micros(1500)], Duration::from_millis(2), 1);
         let json = serde_json::to_string(&ResultRow::new("put", "memory", &sample)).unwrap();
         assert_eq!(
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goal_is_met_on_its_good_side_and_never_by_nothing() {
+    fn goal_needs_figure_on_its_good_side() {
         let verdict =
             |ratio, goal| GoalResult::new(("put", "etcd", "raw"), "ops_s", Found::Ratio(ratio), goal).met;
         assert!(verdict(0.95, Goal::AtLeast(0.95)));

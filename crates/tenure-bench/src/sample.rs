@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_those_of_the_sorted_figures() {
+    fn percentiles_come_from_sorted_figures() {
         let took = (1..=100).rev().map(Duration::from_millis).collect();
         let sample = Sample::new(took, Duration::from_secs(2), 100);
         assert_eq!((sample.min_ms(), sample.p50_ms(), sample.p99_ms()), (Some(1.0), Some(50.0), Some(99.0)));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_the_middle_one() {
+    fn median_is_middle_figure() {
         assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.0);
         assert!(median([]).is_nan());

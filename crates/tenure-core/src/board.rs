@@ -184,7 +184,7 @@ impl Board {
                 }
                 // Their values are read with the claim.
                 Some(Key::TaskProps(task)) => {
-                    self.pending.push((task, BoardUpdate::Props(KeyUpdate::Present(()))))
+                    self.pending.push((task, BoardUpdate::Props(KeyUpdate::Present(()))));
                 }
                 Some(Key::TaskAttempt(task, claim)) => {
                     let attempt = AttemptRecord::decode(&pair.value).ok();
@@ -195,13 +195,13 @@ impl Board {
             },
             FeedItem::Delete { key, .. } => match self.layout.parse(&key) {
                 Some(Key::Task(task)) => {
-                    self.pending.push((task, BoardUpdate::Task(Box::new(KeyUpdate::Deleted))))
+                    self.pending.push((task, BoardUpdate::Task(Box::new(KeyUpdate::Deleted))));
                 }
                 Some(Key::TaskOwner(task)) => {
-                    self.pending.push((task, BoardUpdate::Owner(KeyUpdate::Deleted)))
+                    self.pending.push((task, BoardUpdate::Owner(KeyUpdate::Deleted)));
                 }
                 Some(Key::TaskProps(task)) => {
-                    self.pending.push((task, BoardUpdate::Props(KeyUpdate::Deleted)))
+                    self.pending.push((task, BoardUpdate::Props(KeyUpdate::Deleted)));
                 }
                 Some(Key::TaskAttempt(task, claim)) => {
                     self.pending.push((task, BoardUpdate::Attempt(claim, KeyUpdate::Deleted)));

@@ -3,8 +3,9 @@
 //! A member's key and the key of a service instance are exclusive keys. The session puts the key under its leases and puts it again after
 //! a loss. This machine decides when the session registers the key, whether the stored key is this owner's, and under which token.
 //!
-//! Intuition: the record contains a nonce that no other owner writes. Replies are lost and leases are replaced, so the stored key itself
-//! shows who owns it. A reply of the session only shows when to read it.
+//! Intuition: the record contains a nonce that no other owner writes. Replies are lost and leases
+//! are replaced, so only the stored key shows its owner. A reply of the session only shows when to
+//! read it.
 //!
 //! ```text
 //!             free                 stored              own nonce            leave
@@ -18,7 +19,8 @@
 //!
 //! **Invariant** (G4): a key is only created or replaced by its owner, never overwritten.
 //!
-//! **Invariant** (G6): the token is the create revision of the key as it was read, so a create whose reply was lost is found by its nonce.
+//! **Invariant** (G6): the token is the create revision of the key as it was read, so a create with
+//! a lost reply is found by its nonce.
 //!
 //! **Invariant**: the key is withdrawn only while the session keeps it registered for this owner, so a later owner in the same session is
 //! not withdrawn instead.
@@ -50,12 +52,12 @@ pub use messages::{
 pub use read::ReadKey;
 pub use record::IdentifiedRecord;
 
-/// How long taking a key may last.
+/// The timeouts for taking a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TakeTimeouts {
-    /// The bound for the store.
+    /// The timeout of the store's replies.
     pub store: Duration,
-    /// How long to wait until another owner is gone.
+    /// How long to wait for another owner to leave.
     pub owner: Duration,
 }
 
@@ -65,18 +67,18 @@ pub struct ExclusiveKey<R> {
     /// The record that is stored, or will be.
     record: R,
     patience: TakeTimeouts,
-    /// Until when another owner may be gone.
+    /// When the wait for another owner ends.
     owner_until: Moment,
-    /// Until when the key may be taken, if no other process owns it.
+    /// When taking the key times out, if no other process owns it.
     take_until: Moment,
     phase: OwnershipPhase,
     session: SessionView,
-    /// What the feed has shown so far. It counts when the feed is whole.
+    /// The owner in the items since the last `Synced`. It counts at the next `Synced`.
     incoming: ObservedOwner,
     /// The owner as last read, and the revision of that read.
     read: Option<(ObservedOwner, Revision)>,
     epoch: RequestId,
-    /// The registration whose reply is expected.
+    /// The registration in flight.
     pending: Option<PendingRegistration<R>>,
     newest: Option<Token>,
     status: RegistrationStatus,
@@ -106,7 +108,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         }
     }
 
-    /// The feed of the key shows something.
+    /// Handles an item of the key's feed.
     pub fn handle_item(&mut self, item: FeedItem, now: Moment) {
         match item {
             FeedItem::SnapshotBegin => {}
@@ -119,7 +121,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         }
     }
 
-    /// The key can not be followed any more.
+    /// Handles the end of the key's feed: the key can not be followed any more.
     pub fn handle_feed_end(&mut self, error: StoreError, now: Moment) {
         match self.phase {
             OwnershipPhase::Waiting
@@ -128,7 +130,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
             | OwnershipPhase::Confirming { .. } => {
                 self.fail(ExclusiveKeyError::Store(error));
             }
-            // Without reads it is not known who owns the key, now or later.
+            // Without reads the owner of the key is unknown, now and later.
             OwnershipPhase::Kept | OwnershipPhase::Replaced => self.end(RegistrationStatus::Left),
             OwnershipPhase::Leaving { .. } => self.finish_leave(ExclusiveKeyEvent::LeaveUnconfirmed),
             OwnershipPhase::Over => {}
@@ -136,15 +138,16 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         self.advance(now);
     }
 
-    /// The reply to [`ExclusiveKeyOutput::Read`].
+    /// Handles the reply to [`ExclusiveKeyOutput::Read`].
     pub fn handle_read(&mut self, reply: Result<(Option<KeyValue>, Revision), StoreError>, now: Moment) {
         let (pair, revision) = match reply {
             Ok(read) => read,
+            // A read error leaves the owner unknown, like the end of the feed.
             Err(error) => return self.handle_feed_end(error, now),
         };
         let owner = pair.map_or(ObservedOwner::None, |pair| self.owner_of(pair));
         match (self.phase, &owner) {
-            // The other owner is known, or it is gone again.
+            // The other owner is known now, or it has left again.
             (OwnershipPhase::Rereading, _) => self.phase = OwnershipPhase::Waiting,
             (OwnershipPhase::Replaced, ObservedOwner::None | ObservedOwner::This(..)) => {
                 self.end(RegistrationStatus::Left);
@@ -154,13 +157,13 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         self.observe(owner, revision, now);
     }
 
-    /// The session's reply to a registration.
+    /// Handles the session's reply to a registration.
     pub fn handle_registered(&mut self, epoch: RequestId, reply: RegisterReply, now: Moment) {
         let Some(pending) = self.pending.take_if(|pending| pending.epoch == epoch) else { return };
         match self.phase {
             OwnershipPhase::Registering => self.handle_created(reply),
             OwnershipPhase::Kept => self.handle_kept(pending, reply),
-            // It was withdrawn meanwhile.
+            // The registration was withdrawn in the meantime.
             OwnershipPhase::Waiting
             | OwnershipPhase::Rereading
             | OwnershipPhase::Confirming { .. }
@@ -171,13 +174,14 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         self.advance(now);
     }
 
-    /// What the session reports now. Comes before the notices of every other event are taken.
+    /// Takes the session's current state. The driver calls this before it polls the events of any
+    /// other input.
     pub fn handle_session(&mut self, session: SessionView, now: Moment) {
         self.session = session;
         self.advance(now);
     }
 
-    /// Time has passed.
+    /// Advances to the current time.
     pub fn handle_time(&mut self, now: Moment) {
         self.advance(now);
     }
@@ -226,7 +230,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         self.advance(now);
     }
 
-    /// Withdraws the key, and ends.
+    /// Withdraws the key and ends.
     pub fn release(&mut self) {
         let status = match self.status {
             RegistrationStatus::Displaced(_) => self.status.clone(),
@@ -237,12 +241,12 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         self.end(status);
     }
 
-    /// The next thing to do.
+    /// The next output for the driver.
     pub fn poll_output(&mut self) -> Option<ExclusiveKeyOutput> {
         self.actions.pop_front()
     }
 
-    /// The next notice.
+    /// The next event for the owner.
     pub fn poll_event(&mut self) -> Option<ExclusiveKeyEvent> {
         self.notices.pop_front()
     }
@@ -268,12 +272,12 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         !self.is_over()
     }
 
-    /// Whether the machine has ended. It may still be asked to [`leave`](ExclusiveKey::leave).
+    /// Whether the machine has ended. [`leave`](ExclusiveKey::leave) may still be called.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, OwnershipPhase::Over)
     }
 
-    /// Whether the key is still to be taken.
+    /// Whether the key is not taken yet.
     pub fn is_waiting(&self) -> bool {
         matches!(self.phase, OwnershipPhase::Waiting | OwnershipPhase::Rereading)
     }
@@ -294,7 +298,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         }
     }
 
-    /// The newest token that the key had as this owner's; none if it never was.
+    /// The newest token of the key as this owner's; none if it was never taken.
     pub fn newest_token(&self) -> Option<Token> {
         self.newest
     }

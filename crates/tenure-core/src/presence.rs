@@ -1,18 +1,23 @@
-//! Who is there: the members of a prefix, what changed among them, and how old that knowledge is.
+//! Members of a prefix: the current set, its changes, and how old that knowledge is.
 //!
-//! A roster is told what a [feed](crate::snapshot) says and what time it is. It keeps one entry for each key that is a member's, and
-//! tells the whole picture once and every difference after it. Nodes and service instances are the same thing to it: a [`PresenceKind`] says
-//! which keys are members and how their values read.
+//! The set receives the items of a [feed](crate::snapshot) and the time. It keeps one entry for
+//! each member's key. It reports the whole set once and every difference after it. Nodes and
+//! service instances are handled alike: a [`PresenceKind`] defines which keys are members and how
+//! their values are read.
 //!
-//! Intuition: a member *is* its key. The key's create revision is the member's token and its incarnation: a key that went and
-//! came back has another, so a restart shows even if nobody watched while it happened. It is told as `Left` and then `Joined`, exactly
-//! as if somebody had watched.
+//! Intuition: a member *is* its key. The create revision of the key is the member's token and its
+//! incarnation. A key that was deleted and put again has another token, so a restart is visible
+//! even if no watch was open while it happened. It is reported as `Left` and then `Joined`, as if a
+//! watch had been open.
 //!
-//! **Invariant**: nothing is told between a break and the next whole picture; what changed meanwhile is told then, in one go.
+//! **Invariant**: nothing is reported between a break of the feed and the next `Synced`. The
+//! changes in between are reported then, all at once.
 //!
-//! **Invariant**: `PresenceSnapshot` comes first and once; from then on what was told adds up to the snapshot that could be taken.
+//! **Invariant**: `Snapshot` is the first event and the only one of its kind. It and the later
+//! events add up to the current set.
 //!
-//! **Invariant**: a key that cannot be read is set aside with the reason. It is no member, and it harms none.
+//! **Invariant**: an unreadable key is kept apart with the reason. It is no member and affects no
+//! other key.
 
 mod event;
 mod kind;
@@ -35,104 +40,110 @@ pub struct PresenceSet<K: PresenceKind> {
     kind: K,
     members: BTreeMap<K::Id, Arc<PresenceOf<K>>>,
     set_aside: BTreeMap<K::Id, UnreadableKey<K::Id>>,
-    /// What was seen since the last whole picture, newest word for each.
+    /// Changes since the last `Synced`, the newest for each id.
     pending: BTreeMap<K::Id, PendingEntry<K::Record>>,
-    /// The revision of the last whole picture.
-    whole_at: Option<Revision>,
-    /// When the store was last heard.
-    heard: Moment,
-    footing: SyncState,
-    /// The last snapshot that was taken, for as long as it holds.
+    /// The revision of the last `Synced`.
+    synced_at: Option<Revision>,
+    /// The time of the last reply of the store.
+    replied_at: Moment,
+    sync: SyncState,
+    /// The last snapshot that was taken, until the set changes.
     taken: Option<PresenceSnapshotOf<K>>,
 }
 
-/// What the picture rests on.
+/// How current the set is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SyncState {
-    /// There is none yet.
-    Blank,
-    /// A watch that keeps it up to date.
-    Followed,
-    /// A watch, but the store does not answer.
-    Unanswered,
-    /// Nothing: it is being listed anew.
-    Broken,
+    /// No listing is complete yet.
+    Initial,
+    /// A watch keeps it current.
+    Synced,
+    /// The watch is open, but the store does not reply.
+    Unconfirmed,
+    /// The feed broke, and the prefix is being listed again.
+    Listing,
 }
 
-/// What was seen of a key.
+/// A change of one key since the last `Synced`.
 #[derive(Clone, Debug)]
 enum PendingEntry<R> {
-    Here { token: Token, lease: Option<crate::lease::LeaseId>, modified: Revision, record: Result<R, String> },
-    Gone(Revision),
+    Present {
+        token: Token,
+        lease: Option<crate::lease::LeaseId>,
+        modified: Revision,
+        record: Result<R, String>,
+    },
+    Deleted(Revision),
 }
 
-/// What a roster of this kind tells.
+/// The events of a set of this kind.
 pub type PresenceEventOf<K> = PresenceEvent<<K as PresenceKind>::Id, <K as PresenceKind>::Record>;
 
-/// What a roster of this kind shows.
+/// The snapshot of a set of this kind.
 pub type PresenceSnapshotOf<K> = PresenceSnapshot<<K as PresenceKind>::Id, <K as PresenceKind>::Record>;
 
-/// A member on a roster of this kind.
+/// A member of a set of this kind.
 pub type PresenceOf<K> = Presence<<K as PresenceKind>::Id, <K as PresenceKind>::Record>;
 
 impl<K: PresenceKind> PresenceSet<K> {
-    /// Knows nobody yet.
+    /// Creates an empty set, before the first listing.
     pub fn new(kind: K) -> PresenceSet<K> {
         PresenceSet {
             kind,
             members: BTreeMap::new(),
             set_aside: BTreeMap::new(),
             pending: BTreeMap::new(),
-            whole_at: None,
-            heard: Moment::ORIGIN,
-            footing: SyncState::Blank,
+            synced_at: None,
+            replied_at: Moment::ORIGIN,
+            sync: SyncState::Initial,
             taken: None,
         }
     }
 
-    /// Something came from the feed.
-    pub fn handle_item(&mut self, item: FeedItem, now: Moment, told: &mut impl Extend<PresenceEventOf<K>>) {
+    /// Handles an item of the feed.
+    pub fn handle_item(&mut self, item: FeedItem, now: Moment, events: &mut impl Extend<PresenceEventOf<K>>) {
         match item {
-            FeedItem::SnapshotBegin => self.fall_to(SyncState::Broken, told),
+            FeedItem::SnapshotBegin => self.degrade_to(SyncState::Listing, events),
             FeedItem::Put(pair) => {
                 if let Some(id) = self.kind.id(&pair.key) {
-                    let seen = self.look_at(&id, &pair);
-                    self.pending.insert(id, seen);
+                    let entry = self.read_entry(&id, &pair);
+                    self.pending.insert(id, entry);
                 }
             }
             FeedItem::Delete { key, revision } => {
                 if let Some(id) = self.kind.id(&key) {
-                    self.pending.insert(id, PendingEntry::Gone(revision));
+                    self.pending.insert(id, PendingEntry::Deleted(revision));
                 }
             }
-            FeedItem::Synced(revision) => self.make_whole(revision, now, told),
+            FeedItem::Synced(revision) => self.handle_synced(revision, now, events),
         }
     }
 
-    /// The store answered a question that was asked at `asked`, so a picture that is being followed was right then.
-    pub fn handle_answer(&mut self, asked: Moment, told: &mut impl Extend<PresenceEventOf<K>>) {
-        match (self.footing, self.whole_at) {
-            (SyncState::Followed, Some(_)) => self.heard = self.heard.max(asked),
-            (SyncState::Unanswered, Some(revision)) => {
-                self.heard = self.heard.max(asked);
-                self.footing = SyncState::Followed;
-                told.extend([PresenceEvent::Fresh { revision }]);
+    /// Reports a reply to a request that was sent at `sent_at`: a set kept current by a watch was
+    /// correct at that time.
+    pub fn handle_reply(&mut self, sent_at: Moment, events: &mut impl Extend<PresenceEventOf<K>>) {
+        match (self.sync, self.synced_at) {
+            (SyncState::Synced, Some(_)) => self.replied_at = self.replied_at.max(sent_at),
+            (SyncState::Unconfirmed, Some(revision)) => {
+                self.replied_at = self.replied_at.max(sent_at);
+                self.sync = SyncState::Synced;
+                events.extend([PresenceEvent::Fresh { revision }]);
             }
-            // A picture that broke is made whole by a listing alone.
-            (SyncState::Blank | SyncState::Broken, _) | (_, None) => {}
+            // After a break only a complete listing makes the set current again.
+            (SyncState::Initial | SyncState::Listing, _) | (_, None) => {}
         }
     }
 
-    /// The store did not answer.
-    pub fn handle_silence(&mut self, told: &mut impl Extend<PresenceEventOf<K>>) {
-        if self.footing == SyncState::Followed {
-            self.fall_to(SyncState::Unanswered, told);
+    /// Reports that the store did not reply.
+    pub fn handle_no_reply(&mut self, events: &mut impl Extend<PresenceEventOf<K>>) {
+        if self.sync == SyncState::Synced {
+            self.degrade_to(SyncState::Unconfirmed, events);
         }
     }
 
-    /// The whole picture as it was last known; none before there was one.
+    /// Returns the set as last known; none before the first listing is complete.
     pub fn snapshot(&mut self) -> Option<PresenceSnapshotOf<K>> {
-        let revision = self.whole_at?;
+        let revision = self.synced_at?;
         let taken = self.taken.get_or_insert_with(|| PresenceSnapshot {
             revision,
             members: self.members.values().cloned().collect(),
@@ -142,112 +153,124 @@ impl<K: PresenceKind> PresenceSet<K> {
         Some(taken.clone())
     }
 
-    /// One member, as last known.
+    /// Returns one member, as last known.
     pub fn get(&self, id: &K::Id) -> Option<&Arc<PresenceOf<K>>> {
         self.members.get(id)
     }
 
-    /// How many members there are, as last known.
+    /// The number of members, as last known.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether nobody is known.
+    /// Whether there is no member.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// The revision of the last whole picture; none before there was one.
-    pub fn whole_at(&self) -> Option<Revision> {
-        self.whole_at
+    /// The revision of the last `Synced`; none before the first one.
+    pub fn synced_at(&self) -> Option<Revision> {
+        self.synced_at
     }
 
-    /// Whether the picture is kept up to date.
+    /// Whether a watch keeps the set current.
     pub fn is_fresh(&self) -> bool {
-        self.footing == SyncState::Followed
+        self.sync == SyncState::Synced
     }
 
-    /// When the store was last heard; none before there was a picture.
-    pub fn heard(&self) -> Option<Moment> {
-        self.whole_at.map(|_| self.heard)
+    /// The time of the last reply of the store; none before the first listing is complete.
+    pub fn replied_at(&self) -> Option<Moment> {
+        self.synced_at.map(|_| self.replied_at)
     }
 
-    /// How long ago the picture was certainly right; none before there was one.
+    /// The age of the set: how long ago it was certainly correct. None before the first listing is
+    /// complete.
     pub fn age(&self, now: Moment) -> Option<Duration> {
-        self.heard().map(|heard| now.since(heard))
+        self.replied_at().map(|replied_at| now.since(replied_at))
     }
 
-    fn look_at(&self, id: &K::Id, pair: &KeyValue) -> PendingEntry<K::Record> {
+    fn read_entry(&self, id: &K::Id, pair: &KeyValue) -> PendingEntry<K::Record> {
         let record = self.kind.read(id, &pair.value).map_err(|error| error.reason());
-        PendingEntry::Here { token: Token(pair.created), lease: pair.lease, modified: pair.modified, record }
-    }
-
-    fn fall_to(&mut self, footing: SyncState, told: &mut impl Extend<PresenceEventOf<K>>) {
-        match std::mem::replace(&mut self.footing, footing) {
-            SyncState::Followed => told.extend([PresenceEvent::Stale { heard: self.heard }]),
-            // Whoever was told so is not told again, and who has no picture has none that could be old.
-            SyncState::Unanswered | SyncState::Broken => {}
-            SyncState::Blank => self.footing = SyncState::Blank,
+        PendingEntry::Present {
+            token: Token(pair.created),
+            lease: pair.lease,
+            modified: pair.modified,
+            record,
         }
     }
 
-    fn make_whole(&mut self, revision: Revision, now: Moment, told: &mut impl Extend<PresenceEventOf<K>>) {
-        let mut news = Vec::new();
-        for (id, seen) in std::mem::take(&mut self.pending) {
-            self.apply(id, seen, &mut news);
+    fn degrade_to(&mut self, sync: SyncState, events: &mut impl Extend<PresenceEventOf<K>>) {
+        match std::mem::replace(&mut self.sync, sync) {
+            SyncState::Synced => events.extend([PresenceEvent::Stale { heard: self.replied_at }]),
+            // It was reported as stale already. Before the first listing nothing can be stale.
+            SyncState::Unconfirmed | SyncState::Listing => {}
+            SyncState::Initial => self.sync = SyncState::Initial,
         }
-        if !news.is_empty() {
+    }
+
+    fn handle_synced(
+        &mut self,
+        revision: Revision,
+        now: Moment,
+        events: &mut impl Extend<PresenceEventOf<K>>,
+    ) {
+        let mut changes = Vec::new();
+        for (id, entry) in std::mem::take(&mut self.pending) {
+            self.apply(id, entry, &mut changes);
+        }
+        if !changes.is_empty() {
             self.taken = None;
         }
-        self.whole_at = Some(revision);
-        self.heard = self.heard.max(now);
-        match std::mem::replace(&mut self.footing, SyncState::Followed) {
-            SyncState::Blank => {
+        self.synced_at = Some(revision);
+        self.replied_at = self.replied_at.max(now);
+        match std::mem::replace(&mut self.sync, SyncState::Synced) {
+            SyncState::Initial => {
                 self.taken = None;
-                told.extend(self.snapshot().map(PresenceEvent::Snapshot));
+                events.extend(self.snapshot().map(PresenceEvent::Snapshot));
             }
-            SyncState::Followed => told.extend(news),
-            SyncState::Unanswered | SyncState::Broken => {
-                told.extend(news);
-                told.extend([PresenceEvent::Fresh { revision }]);
+            SyncState::Synced => events.extend(changes),
+            SyncState::Unconfirmed | SyncState::Listing => {
+                events.extend(changes);
+                events.extend([PresenceEvent::Fresh { revision }]);
             }
         }
     }
 
-    /// Takes one change in and says what differs.
-    fn apply(&mut self, id: K::Id, seen: PendingEntry<K::Record>, news: &mut Vec<PresenceEventOf<K>>) {
+    /// Applies one change and collects the differences.
+    fn apply(&mut self, id: K::Id, entry: PendingEntry<K::Record>, changes: &mut Vec<PresenceEventOf<K>>) {
         let was_set_aside = self.set_aside.remove(&id).is_some();
         let before = self.members.remove(&id);
-        match seen {
-            PendingEntry::Gone(revision) => match before {
-                Some(member) => news.push(PresenceEvent::Left { member, revision }),
-                None if was_set_aside => news.push(PresenceEvent::Cleared { id, revision }),
+        match entry {
+            PendingEntry::Deleted(revision) => match before {
+                Some(member) => changes.push(PresenceEvent::Left { member, revision }),
+                None if was_set_aside => changes.push(PresenceEvent::Cleared { id, revision }),
                 None => {}
             },
-            PendingEntry::Here { token, lease, modified, record: Err(why) } => {
+            PendingEntry::Present { token, lease, modified, record: Err(why) } => {
                 if let Some(member) = before {
-                    news.push(PresenceEvent::Left { member, revision: modified });
+                    changes.push(PresenceEvent::Left { member, revision: modified });
                 }
                 let aside = UnreadableKey { id: id.clone(), token, lease, modified, why };
                 self.set_aside.insert(id, aside.clone());
-                news.push(PresenceEvent::Unreadable(aside));
+                changes.push(PresenceEvent::Unreadable(aside));
             }
-            PendingEntry::Here { token, lease, modified, record: Ok(record) } => {
+            PendingEntry::Present { token, lease, modified, record: Ok(record) } => {
                 let now = Arc::new(Presence { id: id.clone(), record, token, lease, modified });
                 self.members.insert(id.clone(), now.clone());
                 if was_set_aside {
-                    news.push(PresenceEvent::Cleared { id, revision: modified });
+                    changes.push(PresenceEvent::Cleared { id, revision: modified });
                 }
                 match before {
                     Some(before) if before.token == token => {
-                        news.push(PresenceEvent::Updated { before, now })
+                        changes.push(PresenceEvent::Updated { before, now });
                     }
                     Some(member) => {
-                        // It was gone in between, whether or not somebody watched: the revision is the first at which that is certain.
-                        news.push(PresenceEvent::Left { member, revision: token.0 });
-                        news.push(PresenceEvent::Joined(now));
+                        // The earlier incarnation ended in between, watched or not. This is the
+                        // first revision at which that is certain.
+                        changes.push(PresenceEvent::Left { member, revision: token.0 });
+                        changes.push(PresenceEvent::Joined(now));
                     }
-                    None => news.push(PresenceEvent::Joined(now)),
+                    None => changes.push(PresenceEvent::Joined(now)),
                 }
             }
         }

@@ -26,12 +26,13 @@
 //!
 //! **Invariant**: the key of a waiter that has left is deleted again and again until the store confirms that it is gone, or its lease ended.
 //!
-//! **Invariant**: an enter whose reply was lost cannot be applied after its key was left. Every enter requires that the *enter guard* of this
-//! driver and lease, a key outside the queue, is as the driver last saw it. Leaving a key with such an enter changes the guard in the same
-//! transaction. No bound on the age of a request could do this: a paused member of etcd applies it whenever it continues.
+//! **Invariant**: an enter with a lost reply cannot be applied after its key was left. Every enter requires that the *enter
+//! guard* of this driver and lease, a key outside the queue, is as the driver last saw it. Leaving a key with such an enter
+//! changes the guard in the same transaction. No bound on the age of a request could do this: a paused member of etcd
+//! applies it whenever it continues.
 //!
-//! **Invariant**: a key is used again only when every request that named it was certainly answered. So a request that arrives late can only
-//! touch its own key.
+//! **Invariant**: a key is reused only when every request that named it was certainly answered. So
+//! a request that arrives late can only touch its own key.
 
 mod barrier;
 mod break_hold;
@@ -69,8 +70,8 @@ pub use rewrite::{
 };
 pub use transfer::{Transfer, Transferred};
 
-/// How many keys a queue uses again. An enter reads past the older keys of this driver but not past newer ones, and a store walks over every
-/// deleted key until its history is compacted.
+/// How many keys a queue reuses. An enter reads past the older keys of this driver but not past
+/// newer ones, and a store walks over every deleted key until its history is compacted.
 const USED_AGAIN_MAX: u64 = 8;
 
 /// One waiter of this process, from `enter` to the event that it has ended.
@@ -80,7 +81,7 @@ pub struct WaiterId(u64);
 /// The queue of one name, with the waiters of one process.
 #[derive(Clone, Debug, Default)]
 pub struct WaitQueue {
-    /// In boxes, because a map has room for eleven values at once and most queues have one.
+    /// Boxed, because a map node has room for eleven values and most queues have one waiter.
     waiters: BTreeMap<WaiterId, Box<Waiter>>,
     /// The waiter of each key.
     queue_keys: BTreeMap<QueueKey, WaiterId>,
@@ -88,7 +89,7 @@ pub struct WaitQueue {
     counter: u64,
     /// The nonce of the newest key.
     nonce: u64,
-    /// A request that was taken for lost may still touch a key with this nonce or a smaller one.
+    /// A request with a lost reply may still touch a key with this nonce or a smaller one.
     nonce_floor: u64,
     /// The enter guard of each lease, as it was last seen.
     guards: BTreeMap<LeaseId, EnterGuard>,
@@ -99,17 +100,21 @@ pub struct WaitQueue {
 }
 
 impl WaitQueue {
-    /// A queue without waiters. `nonce` is random: it tells these keys from those of other drivers on the same lease.
+    /// Creates a queue without waiters. `nonce` is random: it separates these keys from those of
+    /// other drivers on the same lease.
     pub fn new(nonce: u64) -> WaitQueue {
         WaitQueue { nonce, nonce_floor: nonce, ..WaitQueue::default() }
     }
 
-    /// A queue without waiters becomes the queue of another name, whose ids and epochs are counted on from `counter`. It keeps its memory.
+    /// Turns a queue without waiters into the queue of another name. It keeps its memory; its ids
+    /// continue from `counter`.
     ///
-    /// A request of the former queue may still be answered. If both counted from the same number, its reply would be taken for one to this
-    /// queue, and a waiter would hold with the token of a deleted key.
+    /// The reply to a request of the former queue may still arrive. If both queues counted from the
+    /// same number, that reply would match a request of this queue, and a waiter would hold with
+    /// the token of a deleted key.
     ///
-    /// `guards` are the enter guards that other queues of this process have seen. Without them the first enter would be refused as stale.
+    /// `guards` are the enter guards that other queues of this process have seen. Without them the
+    /// first enter would be refused as stale.
     pub fn begin(&mut self, nonce: u64, counter: u64, guards: &BTreeMap<LeaseId, EnterGuard>) {
         assert!(self.is_empty() && self.actions.is_empty() && self.notices.is_empty(), "it has no waiters");
         (self.nonce, self.nonce_floor, self.counter) = (nonce, nonce, counter);
@@ -122,7 +127,7 @@ impl WaitQueue {
         &self.guards
     }
 
-    /// The number of its newest id or epoch.
+    /// The newest id that was used.
     pub fn counter(&self) -> u64 {
         self.counter
     }
@@ -132,7 +137,8 @@ impl WaitQueue {
         self.enter_ranked(lease, mode, PriorityClass::Ordinary)
     }
 
-    /// Adds a waiter whose key shows its class. The order of keys is the same for all classes.
+    /// Adds a waiter with a key of this priority class. The order of keys is the same for all
+    /// classes.
     pub fn enter_ranked(&mut self, lease: LeaseId, mode: LockMode, rank: PriorityClass) -> WaiterId {
         let id = WaiterId(self.count());
         let queue_key = self.new_key(lease, rank);
@@ -141,6 +147,7 @@ impl WaitQueue {
         let waiter = Waiter::new(queue_key, mode, WaiterState::Entering { epoch, guard });
         self.waiters.insert(id, Box::new(waiter));
         self.queue_keys.insert(queue_key, id);
+        // A new key of this process cannot be stored yet, so the first enter need not compare it.
         let (lookup, may_be_stored) = (self.lookup(mode, false), false);
         self.actions.push_back(QueueOutput::Enter {
             id,
@@ -154,7 +161,7 @@ impl WaitQueue {
         id
     }
 
-    /// A waiter leaves. [`QueueEvent::Released`] reports when its key is deleted.
+    /// Ends a waiter. [`QueueEvent::Released`] reports when its key is deleted.
     pub fn leave(&mut self, id: WaiterId, now: Moment) {
         let Some(waiter) = self.waiters.get_mut(&id) else { return };
         waiter.is_wanted = false;
@@ -167,10 +174,10 @@ impl WaitQueue {
                 self.send_leave(id, Some(token));
             }
         }
-        self.look(now);
+        self.send_due_reads(now);
     }
 
-    /// The reply to [`QueueOutput::Enter`].
+    /// Handles the reply to [`QueueOutput::Enter`].
     pub fn handle_entered(
         &mut self,
         id: WaiterId,
@@ -180,8 +187,9 @@ impl WaitQueue {
         now: Moment,
     ) {
         let Some(waiter) = self.waiters.get_mut(&id) else { return };
-        let WaiterState::Entering { epoch: asked, guard } = waiter.state else { return };
-        if asked != epoch {
+        // A late reply to an earlier enter of this waiter: a later request decides.
+        let WaiterState::Entering { epoch: sent, guard } = waiter.state else { return };
+        if sent != epoch {
             return;
         }
         if matches!(answer, EnterReply::Unknown) && !is_broken(SabotageRule::UnknownMayBeThere) {
@@ -189,6 +197,8 @@ impl WaitQueue {
             waiter.unsettled = waiter.unsettled.max(Some(guard));
             self.nonce_floor = self.nonce;
         }
+        // The caller has left while the enter was in flight. What the enter may have put is
+        // deleted.
         let (is_wanted, may_be_stored) = (waiter.is_wanted, waiter.may_be_stored());
         match answer {
             EnterReply::Stored { token, .. } | EnterReply::Joined { token } if !is_wanted => {
@@ -198,14 +208,16 @@ impl WaitQueue {
             EnterReply::Stored { token, predecessor } => {
                 waiter.note_success();
                 let is_exclusive = waiter.mode == LockMode::Exclusive;
-                self.change(id, WaiterState::Waiting { token, predecessor, look: PredecessorRead::Idle });
+                self.change(id, WaiterState::Waiting { token, predecessor, read: PredecessorRead::Idle });
                 if is_exclusive {
                     self.notices.push_back(QueueEvent::Waits { id });
                 } else {
-                    // A predecessor alone decides nothing for a mode that several hold: only the modes of all predecessors do.
+                    // A predecessor alone decides nothing for a mode with several holders: only the
+                    // modes of all predecessors do.
                     self.admit();
                 }
-                // A local predecessor that has left since the store replied: no watch reports it.
+                // A local predecessor left after the store read it. No watch reports its delete, so
+                // the waiter reads again.
                 if let Some(predecessor) = predecessor
                     && self.lease_of(id) == Some(predecessor.lease)
                     && !self.queue_keys.contains_key(&predecessor)
@@ -213,13 +225,14 @@ impl WaitQueue {
                     self.wake(id, now);
                 }
             }
-            // A local predecessor has left since, or passes the hold on.
+            // The predecessor is local: it was skipped by this enter, and passes the hold on when
+            // it leaves.
             EnterReply::Joined { token } => {
                 debug_assert!(waiter.mode == LockMode::Exclusive, "shareable modes read their predecessors");
                 waiter.note_success();
                 self.change(
                     id,
-                    WaiterState::Waiting { token, predecessor: None, look: PredecessorRead::Idle },
+                    WaiterState::Waiting { token, predecessor: None, read: PredecessorRead::Idle },
                 );
                 self.notices.push_back(QueueEvent::Waits { id });
             }
@@ -232,7 +245,9 @@ impl WaitQueue {
             }
             EnterReply::Stale { guard } => {
                 let lease = waiter.queue_key.lease;
-                self.see_guard(lease, guard);
+                self.record_guard(lease, guard);
+                // The guard was changed by the leave of another key. The enter is sent again with
+                // the new guard.
                 match (is_wanted, may_be_stored) {
                     (true, _) => self.send_enter(id),
                     (false, true) => self.send_leave(id, None),
@@ -246,10 +261,10 @@ impl WaitQueue {
             EnterReply::NotDone | EnterReply::Unknown if may_be_stored => self.send_leave(id, None),
             EnterReply::NotDone | EnterReply::Unknown => self.end(id),
         }
-        self.look(now);
+        self.send_due_reads(now);
     }
 
-    /// The reply to [`QueueOutput::ReadPredecessor`].
+    /// Handles the reply to [`QueueOutput::ReadPredecessor`].
     pub fn handle_predecessor(
         &mut self,
         id: WaiterId,
@@ -260,15 +275,16 @@ impl WaitQueue {
     ) {
         let Some(waiter) = self.waiters.get_mut(&id) else { return };
         let mut state = waiter.state;
-        let (WaiterState::Waiting { look, .. } | WaiterState::Holding { look, .. }) = &mut state else {
+        let (WaiterState::Waiting { read, .. } | WaiterState::Holding { read, .. }) = &mut state else {
             return;
         };
-        let PredecessorRead::Sent { epoch: asked, again } = *look else { return };
-        if asked != epoch {
+        let PredecessorRead::Sent { epoch: sent, again } = *read else { return };
+        if sent != epoch {
             return;
         }
-        *look = match answer {
+        *read = match answer {
             PredecessorReply::NotDone => PredecessorRead::NeededAt(waiter.back_off(jitter, now)),
+            // A change during the read may not be in its reply, so the read is repeated.
             PredecessorReply::Stored { .. } | PredecessorReply::Missing => {
                 waiter.note_success();
                 if again { PredecessorRead::NeededAt(now) } else { PredecessorRead::Idle }
@@ -290,10 +306,10 @@ impl WaitQueue {
             }
             (PredecessorReply::Stored { .. } | PredecessorReply::NotDone, _) => self.change(id, state),
         }
-        self.look(now);
+        self.send_due_reads(now);
     }
 
-    /// The reply to [`QueueOutput::Leave`].
+    /// Handles the reply to [`QueueOutput::Leave`].
     pub fn handle_left(
         &mut self,
         id: WaiterId,
@@ -303,14 +319,16 @@ impl WaitQueue {
         now: Moment,
     ) {
         let Some(waiter) = self.waiters.get_mut(&id) else { return };
-        let WaiterState::Leaving { token, next: NextRequest::Sent { epoch: asked } } = waiter.state else {
+        let WaiterState::Leaving { token, next: NextRequest::Sent { epoch: sent } } = waiter.state else {
             return;
         };
-        if asked != epoch {
+        if sent != epoch {
             return;
         }
         match answer {
             LeaveReply::NotDone | LeaveReply::Unknown => {
+                // An earlier leave may be applied later. Reusing its key before that would delete
+                // the new one.
                 if matches!(answer, LeaveReply::Unknown) {
                     waiter.may_have_left = true;
                     self.nonce_floor = self.nonce;
@@ -326,7 +344,7 @@ impl WaitQueue {
                 // The same transaction has changed the guard if an enter was unsettled: the key cannot come back.
                 self.forget(id);
                 if let Some(guard) = guard {
-                    self.see_guard(queue_key.lease, guard);
+                    self.record_guard(queue_key.lease, guard);
                 }
                 if is_news {
                     self.notices.push_back(QueueEvent::Released { id, was_there });
@@ -334,19 +352,20 @@ impl WaitQueue {
                 self.pass_on((queue_key, token), &first);
             }
         }
-        self.look(now);
+        self.send_due_reads(now);
     }
 
-    /// A key that [`WaitQueue::watched_predecessor`] named is watched from now on: what happened to it before has to be read.
+    /// Reports that a key named by [`WaitQueue::watched_predecessor`] is watched from now on.
+    /// Earlier changes must be read.
     pub fn handle_watched(&mut self, queue_key: QueueKey, now: Moment) {
         let behind = self.first_successor(queue_key);
         for id in self.queue_keys.get(&queue_key).copied().into_iter().chain(behind) {
             self.wake(id, now);
         }
-        self.look(now);
+        self.send_due_reads(now);
     }
 
-    /// A key was deleted at this revision.
+    /// Reports that a key was deleted at this revision.
     pub fn handle_gone(&mut self, queue_key: QueueKey, revision: Revision, now: Moment) {
         let behind = self.first_successor(queue_key);
         // A retried request may have put the key again since.
@@ -359,13 +378,13 @@ impl WaitQueue {
         if let Some(id) = behind {
             self.wake(id, now);
         }
-        self.look(now);
+        self.send_due_reads(now);
     }
 
-    /// A key with this token was marked as holder at `revision`.
+    /// Reports that the key with this token was marked as holder at `revision`.
     ///
-    /// That concerns the first local waiter behind it, if its own key was stored already: a key is used again, and the mark of an
-    /// earlier hold means nothing for this one.
+    /// The mark counts for the first local waiter behind it, if its own key was stored at that
+    /// time. Keys are reused, and the mark of an earlier hold does not count for this one.
     pub fn handle_holder(&mut self, queue_key: QueueKey, token: Token, revision: Revision) {
         let Some(waiter) = self.first_successor(queue_key).and_then(|id| self.waiters.get_mut(&id)) else {
             return;
@@ -375,19 +394,21 @@ impl WaitQueue {
         }
     }
 
-    /// Whether a local waiter is known to be the successor of a local key: the release passes the hold on, and needs no mark.
-    pub fn is_followed_by_ours(&self, queue_key: QueueKey) -> bool {
+    /// Whether a local waiter is known to be the successor of a local key. The release then passes
+    /// the hold on, and the key needs no mark.
+    pub fn has_local_successor(&self, queue_key: QueueKey) -> bool {
         self.queue_keys.contains_key(&queue_key) && self.first_successor(queue_key).is_some()
     }
 
-    /// A snapshot of the whole queue, with the mode of each key. Decides for the shareable modes (shared and permit).
+    /// Handles a snapshot of the whole queue with the mode of each key. It decides for the
+    /// shareable modes (shared and permit).
     pub fn handle_snapshot(&mut self, snapshot: BTreeMap<Token, LockMode>, now: Moment) {
         self.snapshot = snapshot;
         self.admit();
-        self.look(now);
+        self.send_due_reads(now);
     }
 
-    /// A lease ended, and every key under it with it.
+    /// Reports that a lease ended, and every key under it with it.
     pub fn handle_lease_lost(&mut self, lease: LeaseId, now: Moment) {
         let under = QueueKey { lease, nonce: 0 }..=QueueKey { lease, nonce: u64::MAX };
         let lost: Vec<WaiterId> = self.queue_keys.range(under).map(|(_, &id)| id).collect();
@@ -397,10 +418,10 @@ impl WaitQueue {
             self.wake_successor(token, now);
         }
         self.guards.remove(&lease);
-        self.look(now);
+        self.send_due_reads(now);
     }
 
-    /// Time has passed.
+    /// Advances to the current time.
     pub fn handle_time(&mut self, now: Moment) {
         while let Some(&(at, id)) = self.index.due.first()
             && at <= now
@@ -410,11 +431,11 @@ impl WaitQueue {
                 WaiterState::BackingOff { .. } => self.send_enter(id),
                 WaiterState::Leaving { token, .. } => self.send_leave(id, token),
                 WaiterState::Entering { .. } | WaiterState::Waiting { .. } | WaiterState::Holding { .. } => {
-                    unreachable!("nothing is due for a queue_key that is asked for or stands")
+                    unreachable!("no request is due while one is in flight or the key is stored")
                 }
             }
         }
-        self.look(now);
+        self.send_due_reads(now);
     }
 
     /// The next request.
@@ -434,7 +455,7 @@ impl WaitQueue {
         self.index.due.first().map(|(at, _)| *at).into_iter().chain(reads).min()
     }
 
-    /// The own keys that have to be watched, from their tokens on.
+    /// The own keys that must be watched, each from its token on.
     pub fn own_keys(&self) -> impl Iterator<Item = (QueueKey, Option<Token>)> + Clone {
         let first = self.index.queue.values().next();
         let waiters = self.index.holding.iter().chain(first);
@@ -442,33 +463,34 @@ impl WaitQueue {
         waiters.map(|waiter| (waiter.queue_key, waiter.token()))
     }
 
-    /// The predecessor of the first local waiter, which has to be watched unless it is local too.
+    /// The predecessor of the first local waiter, if it must be watched. A local one passes the
+    /// hold on by itself.
     pub fn watched_predecessor(&self) -> Option<QueueKey> {
         let first = self.index.queue.values().next().and_then(|id| self.waiters.get(id))?;
         first.predecessor().filter(|&predecessor| !self.will_pass_on(predecessor, first.token()))
     }
 
-    /// Whether the whole queue has to be watched: a local waiter has a shareable mode.
+    /// Whether the whole queue must be watched, because a local waiter has a shareable mode.
     pub fn needs_snapshot(&self) -> bool {
         !self.index.shareable.is_empty()
     }
 
-    /// Whether this process has no waiter here.
+    /// Whether this process has no waiter in the queue.
     pub fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
 
-    /// From which nonce the next machine of this queue counts on.
+    /// The nonce from which the next machine of this queue continues.
     pub fn nonce_floor(&self) -> u64 {
         if self.nonce - self.nonce_floor > USED_AGAIN_MAX { self.nonce } else { self.nonce_floor }
     }
 
-    /// The waiter of a key; none if it is not local.
+    /// Returns the waiter of a key; none if the key is not local.
     pub fn id(&self, queue_key: QueueKey) -> Option<WaiterId> {
         self.queue_keys.get(&queue_key).copied()
     }
 
-    /// The key of a waiter, and its token if it is stored.
+    /// Returns the key of a waiter, and its token if it is stored.
     pub fn queue_key(&self, id: WaiterId) -> Option<(QueueKey, Option<Token>)> {
         self.waiters.get(&id).map(|waiter| (waiter.queue_key, waiter.token()))
     }

@@ -1,33 +1,38 @@
-//! One shared lease for many keys, kept alive and recovered: the decisions of a session.
+//! State machine of a session: keeps leases renewed and registered keys in the store.
 //!
-//! A session is told which keys somebody wants registered. It asks for leases, renews them, puts the keys under them, and puts
-//! back what is deleted behind its back. When a lease is lost it asks for another and moves the keys over; the old lease is
-//! revoked last, so that watchers see no delete for a key that never stopped being wanted.
+//! The machine receives the keys to register. It requests leases, renews them, puts the keys under
+//! them, and puts a key again when another client deletes it. When a lease is lost, the machine
+//! requests another and puts the keys under that one. It revokes the old lease last, so that
+//! watchers see no delete of a key that stayed registered.
 //!
-//! It also lends its leases to those who put keys themselves, such as locks and claims. A loan is bound to one lease and ends for good
-//! with it: what is held under a lease must not quietly come to hang on another.
+//! Locks and claims put keys under a lease of the session themselves: they are *lease users*. A
+//! lease user is bound to one lease and ends with it, so that its keys never move to another lease
+//! unnoticed.
 //!
-//! Intuition: *wanted* and *stored* are two sets, and the machine only ever works on their difference. A key is ours exactly if it
-//! hangs on one of our leases, whose ids nobody else knows; so no put and no delete of ours can hit a key that is someone else's.
+//! Intuition: the registered keys and the stored keys are two sets, and the machine only works on
+//! their difference. A key is this session's exactly if it is under one of its leases: no other client
+//! knows their ids. So no put and no delete of the session can hit a key of another client.
 //!
 //! ```text
-//!           register, lend                    granted                    lost
-//!   (nothing) ─────────► Slot: Asking ──────────────────► Holding ──────────────► Asking …
-//!                                                            │ nobody needs it any more
-//!                                                            └──────────► Ending ──► (nothing)
+//!         register, request_lease          granted            lost
+//!   (none) ──────────────► slot: Requesting ──────► Held ──────────────► Requesting …
+//!                                                    │ no key and no user needs it
+//!                                                    └──────► RevokingLease ──► (none)
 //! ```
 //!
 //! **Invariant**: a key is put only under a lease that is valid at that moment.
 //!
 //! **Invariant**: a key that was unregistered is never put again.
 //!
-//! **Invariant**: at most one put or delete is under way for each slot, so a late answer cannot overtake a newer request.
+//! **Invariant**: at most one put or delete is in flight for each slot, so a late reply cannot
+//! overtake a newer request.
 //!
-//! **Invariant**: a slot deletes only what hangs on its own leases, so a key that moved to another slot is safe from the old one.
+//! **Invariant**: a slot deletes only keys under its own leases, so a key that moved to another
+//! slot is not deleted by the old one.
 //!
-//! **Invariant**: a lease is not revoked while it is lent.
+//! **Invariant**: a lease is not revoked while it has users.
 //!
-//! **Invariant**: losses are told before anything else that was learned at the same moment.
+//! **Invariant**: losses are reported before all other events of the same call.
 
 mod advance;
 mod config;
@@ -64,7 +69,7 @@ pub use request::{DeleteReply, DeleteRequest, PutEach, PutProgress, PutReply, Pu
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LeaseSlotId(u64);
 
-/// Which `register` of a key is meant; a later one of the same key has a larger number.
+/// Identifies one call of `register`. A later call for the same key has a larger id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RegistrationId(u64);
 
@@ -72,19 +77,19 @@ pub struct RegistrationId(u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LeaseUserId(u64);
 
-/// A session's decisions.
+/// The state machine of a session.
 #[derive(Clone, Debug)]
 pub struct Session {
     plan: SessionConfig,
     slots: BTreeMap<LeaseSlotId, LeaseSlot>,
     entries: BTreeMap<Bytes, RegisteredKey>,
-    /// Where each loan is, waiting or lent.
+    /// The slot of each lease user, waiting or served.
     users: BTreeMap<LeaseUserId, LeaseSlotId>,
-    /// Leases that nobody needs any more.
+    /// Leases that neither a key nor a user needs any more.
     revoking: BTreeMap<LeaseId, RevokingLease>,
     counter: u64,
     incarnation: u64,
-    /// What the worst slot suffers, from the first failure until all is well.
+    /// The failures of the worst slot, since the first one; none when all slots work.
     failures: Option<FailureStreak>,
     is_closing: bool,
     actions: VecDeque<SessionOutput>,
@@ -92,7 +97,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that holds nothing yet.
+    /// Creates a session without keys and leases.
     pub fn new(plan: SessionConfig) -> Result<Session, TtlTooShort> {
         Timing::new(plan.ttl)?;
         Ok(Session {
@@ -110,7 +115,7 @@ impl Session {
         })
     }
 
-    /// Wants a key registered from now on.
+    /// Registers a key: the session keeps it in the store from now on.
     pub fn register(
         &mut self,
         key: Bytes,
@@ -125,17 +130,21 @@ impl Session {
         let registration = RegistrationId(self.count());
         let before = self.entries.get(&key).map(|entry| entry.slot);
         let slot = match before {
-            // The key stays where it is if its lease fits; otherwise it moves, and is put under the other lease.
+            // The key stays in its slot if the TTL fits. Otherwise it moves, and is put under the
+            // other slot's lease.
             Some(before) if self.slots.get(&before).is_some_and(|slot| slot.accepts(ttl)) => before,
             _ => self.slot_for(timing, ttl),
         };
         for (&id, other) in self.slots.iter_mut().filter(|(id, _)| **id != slot) {
-            // Nearly always the key is new, and then nobody has to look for it among thousands.
+            // Nearly always the key is new. Then the lookup in each slot's thousands of keys is
+            // skipped.
             let is_member = before == Some(id) && other.members.remove(&key);
             if is_member {
                 other.wanted.remove(&key);
             }
             let was_leaving = other.leaving.remove(&key);
+            // A put of the other slot may be applied after this. The old lease is kept until the
+            // key is stored under the new one, so that watchers see no delete.
             if (is_member || was_leaving) && other.may_have_stored() {
                 other.moving.insert(key.clone());
             }
@@ -148,14 +157,15 @@ impl Session {
             slot.wanted.insert(key);
         }
         match before {
-            // What a new key changes, it changes in its slot alone; ten thousand of them need not look at all slots each.
+            // A new key changes its own slot only. Registering ten thousand keys must not advance
+            // all slots each time.
             None => self.advance_slot(slot, now),
             Some(_) => self.advance(now),
         }
         Ok(registration)
     }
 
-    /// Does not want a key registered any more. False if it was not.
+    /// Unregisters a key. Returns `false` if it was not registered.
     pub fn unregister(&mut self, key: &Bytes, now: Moment) -> bool {
         self.lapse(now);
         let Some(entry) = self.entries.remove(key) else { return false };
@@ -164,8 +174,11 @@ impl Session {
         true
     }
 
-    /// Lends a lease to one who puts keys under it. [`Session::lease_info`] says which, at once if a lease is held, and otherwise when
-    /// [`SessionEvent::LeaseReady`] has come. The lease is kept until it is lost or the loan is given back.
+    /// Requests a lease for keys that the caller puts itself.
+    ///
+    /// [`Session::lease_info`] returns the lease: immediately if one is held, otherwise after
+    /// [`SessionEvent::LeaseReady`]. The session keeps the lease until it is lost or
+    /// [`Session::release_lease`] is called.
     pub fn request_lease(&mut self, ttl: Option<Duration>, now: Moment) -> Result<LeaseUserId, TtlTooShort> {
         let ttl = ttl.unwrap_or(self.plan.ttl);
         let timing = Timing::new(ttl)?;
@@ -181,7 +194,7 @@ impl Session {
         Ok(user)
     }
 
-    /// The lease that a loan has; none if it waits for one or has ended.
+    /// The lease of a user; none if the user still waits for one, or its lease has ended.
     pub fn lease_info(&self, user: LeaseUserId) -> Option<LeaseInfo> {
         let slot = self.slots.get(self.users.get(&user)?)?;
         let held_lease = slot.held_lease().filter(|_| slot.users.contains(&user))?;
@@ -194,7 +207,7 @@ impl Session {
         })
     }
 
-    /// A loan is not needed any more, or not waited for. Nothing of it may be under way.
+    /// Ends the use of a lease, or the wait for one. No request under the lease may be in flight.
     pub fn release_lease(&mut self, user: LeaseUserId, now: Moment) {
         self.lapse(now);
         let Some(id) = self.users.remove(&user) else { return };
@@ -205,12 +218,14 @@ impl Session {
         self.advance(now);
     }
 
-    /// Wants nothing registered any more, and no leases. Those that are lent are ended when they are given back.
+    /// Unregisters all keys and ends all leases. A lease with users is revoked when the last user
+    /// has released it.
     pub fn close(&mut self, now: Moment) {
         self.lapse(now);
         self.is_closing = true;
         let entries = std::mem::take(&mut self.entries);
         for slot in self.slots.values_mut() {
+            // Without a lease that may hold keys there is no delete to wait for.
             if !slot.may_have_stored() {
                 let never_stored = std::mem::take(&mut slot.members);
                 self.notices.extend(never_stored.into_iter().map(|key| SessionEvent::Unregistered { key }));
@@ -224,13 +239,13 @@ impl Session {
         self.advance(now);
     }
 
-    /// A key was deleted in the store, at this revision.
+    /// Reports a key deleted in the store, at this revision.
     pub fn handle_key_deleted(&mut self, key: &Bytes, revision: Revision, now: Moment) {
         self.lapse(now);
         self.observe(key, revision, KeyObservation::Deleted, now);
     }
 
-    /// A key was put in the store, at this revision, with this value and under this lease.
+    /// Reports a key put in the store, at this revision, with this value and under this lease.
     pub fn handle_key_put(
         &mut self,
         key: &Bytes,
@@ -242,6 +257,8 @@ impl Session {
         self.lapse(now);
         let Some(entry) = self.entries.get(key) else { return };
         let current = self.slots.get(&entry.slot).and_then(LeaseSlot::lease);
+        // The value alone proves nothing: another client may put the same value. The lease does,
+        // because its id is known to this session only.
         let observation = match lease.filter(|lease| self.is_own_lease(*lease)) {
             None => KeyObservation::Foreign,
             own if own == current && *value == entry.value => KeyObservation::Current,
@@ -265,11 +282,11 @@ impl Session {
             KeyChange::Taken => self.notices.push_back(SessionEvent::Taken { key: key.clone() }),
             KeyChange::Outdated => {}
         }
-        // Only this slot has something to do: ten thousand keys that vanish together are seen one by one.
+        // Only this slot has a next step. Ten thousand keys deleted together arrive one by one.
         self.advance_slot(slot, now);
     }
 
-    /// The store answers again: whoever waits may try at once.
+    /// Reports that the store is reachable again: all backoffs end.
     pub fn handle_store_reachable(&mut self, now: Moment) {
         self.lapse(now);
         for slot in self.slots.values_mut() {
@@ -281,32 +298,32 @@ impl Session {
         self.advance(now);
     }
 
-    /// Somebody was told by the store that a lease does not exist any more.
+    /// Reports that the store replied "lease not found" to a request under this lease.
     pub fn handle_lease_not_found(&mut self, lease: LeaseId, now: Moment) {
         for slot in self.slots.values_mut() {
-            slot.gone(lease);
+            slot.handle_lease_not_found(lease);
         }
         self.lapse(now);
         self.advance(now);
     }
 
-    /// Time has passed.
+    /// Advances to the current time.
     pub fn handle_time(&mut self, now: Moment) {
         self.lapse(now);
         self.advance(now);
     }
 
-    /// Whether there is something to do or to tell.
+    /// Whether an output or an event is queued.
     pub fn has_output(&self) -> bool {
         !self.actions.is_empty() || !self.notices.is_empty()
     }
 
-    /// The next thing to do.
+    /// The next request for the driver.
     pub fn poll_output(&mut self) -> Option<SessionOutput> {
         self.actions.pop_front()
     }
 
-    /// The next thing to tell.
+    /// The next event for the owner.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         self.notices.pop_front()
     }
@@ -317,17 +334,18 @@ impl Session {
         self.slots.values().filter_map(LeaseSlot::next_wake).chain(revoking).min()
     }
 
-    /// How the session stands: as its weakest lease does.
+    /// The status of the session: that of its worst lease.
     pub fn status(&self, now: Moment) -> SessionStatus {
         self.slots.values().map(|slot| slot.status(now)).max().unwrap_or(SessionStatus::Idle)
     }
 
-    /// How long every lease is certainly valid.
+    /// How long all leases are valid, at least.
     pub fn remaining(&self, now: Moment) -> Duration {
         self.slots.values().map(|slot| slot.remaining(now)).min().unwrap_or(Duration::ZERO)
     }
 
-    /// Until when a lease may be relied upon, if nothing is renewed; none if it is not held.
+    /// When the validity of a lease ends if it is not renewed; none if the session does not hold
+    /// it.
     pub fn valid_until(&self, lease: LeaseId) -> Option<Moment> {
         let held_leases = self.slots.values().filter_map(LeaseSlot::held_lease);
         held_leases
@@ -336,18 +354,19 @@ impl Session {
             .next()
     }
 
-    /// Since when something fails: requests, or the keeping of a lease; none if all is well.
+    /// When the present failures began: of requests, or of keeping a lease; none if there are none.
     pub fn failing_since(&self) -> Option<Moment> {
         self.failures.map(|failures| failures.since)
     }
 
-    /// Whether something waits that the store's return would let go on.
+    /// Whether a request waits for a backoff that ends when the store is reachable again.
     pub fn is_waiting(&self) -> bool {
         self.slots.values().any(LeaseSlot::is_waiting)
             || self.revoking.values().any(|revoking_lease| revoking_lease.next_wake().is_some())
     }
 
-    /// Which incarnation this is: grows when a lease replaces one that was lost, and when the session starts again.
+    /// The current incarnation. It grows when a new lease replaces a lost one, and when the session
+    /// starts again.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -357,22 +376,22 @@ impl Session {
         self.slots.values().filter_map(LeaseSlot::lease)
     }
 
-    /// The keys that are wanted.
+    /// The registered keys.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &Bytes> {
         self.entries.keys()
     }
 
-    /// The wish that a key is wanted by.
+    /// The newest registration of a key; none if it is not registered.
     pub fn registration(&self, key: &Bytes) -> Option<RegistrationId> {
         self.entries.get(key).map(|entry| entry.registration)
     }
 
-    /// Whether everything that is wanted is stored, and nothing else is.
+    /// Whether all registered keys are stored, and no other key is.
     pub fn is_settled(&self) -> bool {
         self.revoking.is_empty() && self.slots.values().all(LeaseSlot::is_settled)
     }
 
-    /// What would be left in the store if nothing more were done from now on.
+    /// What the session would leave in the store if it stopped now.
     pub fn unreleased(&self, now: Moment) -> Unreleased {
         let mut unreleased = Unreleased::default();
         for slot in self.slots.values() {
@@ -399,7 +418,7 @@ impl Session {
             || self.slots.values().any(|slot| slot.own_leases().any(|own| own == lease))
     }
 
-    /// A slot of this TTL with room, or a new one.
+    /// Returns a slot of this TTL with room for one more key or user, or creates one.
     fn slot_for(&mut self, timing: Timing, ttl: Duration) -> LeaseSlotId {
         let room = self.plan.keys_per_lease;
         let found = self.slots.iter().find(|(_, slot)| slot.accepts(ttl) && slot.load() < room);

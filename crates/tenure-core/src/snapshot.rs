@@ -1,19 +1,24 @@
-//! What a follower of a prefix was told so far, and what it must be told next.
+//! The difference between a listing and what the follower of a prefix knows.
 //!
-//! A watch alone cannot be trusted with a picture: history is compacted, streams break, and what was deleted meanwhile is told by
-//! nobody. So a follower lists, watches from there, and lists again after every break; this machine compares each listing with
-//! what was told before, and says the difference.
+//! A watch alone does not keep a snapshot correct: history is compacted, streams break, and deletes
+//! during a break are never delivered. So a follower lists, watches from that revision, and lists
+//! again after every break. This machine compares each listing with what the follower knows, and
+//! returns the difference.
 //!
-//! Intuition: a listing comes in key order, so whatever was told and lies between two neighbours of the listing is gone.
-//! No second copy of the keys is needed, and the first deletes are told while the listing is still under way.
+//! Intuition: a listing is in key order, so a known key between two neighbours of the listing was
+//! deleted. No second copy of the keys is needed, and the first deletes are returned while the
+//! listing is still in progress.
 //!
-//! Keys are kept as what follows the prefix, and as copies: a slice of an answer would keep the whole answer in memory.
+//! Keys are stored without the prefix and as copies: a slice of a reply would keep the whole reply
+//! in memory.
 //!
-//! **Invariant**: `told` holds every key that the follower was told to exist, with the revision of the put it was told.
+//! **Invariant**: `known` contains every key that the follower knows to exist, with the modify
+//! revision it knows.
 //!
-//! **Invariant**: `SnapshotBegin` comes first, and after that only when the picture was whole.
+//! **Invariant**: `SnapshotBegin` is the first item, and follows later only after a `Synced`.
 //!
-//! **Invariant**: between `SnapshotBegin` and the next `Synced` the follower's picture is of no revision at all; at `Whole` it is exactly the store's.
+//! **Invariant**: between `SnapshotBegin` and the next `Synced` the follower's state is of no
+//! single revision. At `Synced` it equals the store's.
 
 mod suffix;
 
@@ -29,184 +34,192 @@ use crate::sabotage::{SabotageRule, is_broken};
 
 use suffix::KeySuffix;
 
-/// What the follower of a prefix is told.
+/// An item for the follower of a prefix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FeedItem {
-    /// The picture is no longer being kept up to date, and is listed anew: do not act on it before the next `Synced`.
+    /// The feed broke and the prefix is listed again. The follower must not act on its state before
+    /// the next `Synced`.
     SnapshotBegin,
     /// A key was put, at its `modified` revision.
     Put(KeyValue),
-    /// A key is gone.
+    /// A key was deleted.
     Delete {
         /// The key.
         key: Bytes,
-        /// When it was deleted; after a new listing, when that was seen.
+        /// The revision of the delete; after a new listing, the revision of the listing.
         revision: Revision,
     },
-    /// Everything up to this revision was told: the picture is the store's at this revision, and may be acted on.
+    /// The follower's state is the store's at this revision and may be acted on.
     Synced(Revision),
 }
 
-/// What was told so far.
+/// The keys that the follower knows, and the state of its listing.
 #[derive(Clone, Debug, Default)]
 pub struct SnapshotDiff {
-    /// What all keys begin with. One that does not was not asked for, and is not told.
+    /// The prefix of all keys. Other keys are ignored.
     prefix: Bytes,
-    told: BTreeMap<KeySuffix, Revision>,
-    stage: DiffPhase,
+    known: BTreeMap<KeySuffix, Revision>,
+    phase: DiffPhase,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 enum DiffPhase {
-    /// Nothing was told yet.
+    /// Nothing was delivered yet.
     #[default]
-    Blank,
-    /// Not listed since the last break.
+    Initial,
+    /// No listing since the last break.
     Broken,
-    /// A listing of this revision is under way; keys up to `up_to` are compared.
+    /// A listing of this revision is in progress; keys up to `up_to` are compared.
     Listing { at: Revision, up_to: Bound<KeySuffix> },
-    /// Everything up to this revision was told.
-    Whole(Revision),
+    /// Everything up to this revision was delivered.
+    Synced(Revision),
 }
 
 impl SnapshotDiff {
-    /// Nothing was told yet.
+    /// Creates the state of a follower that knows nothing.
     pub fn new() -> SnapshotDiff {
         SnapshotDiff::default()
     }
 
-    /// Nothing was told yet, and only of keys with this prefix anything will be.
+    /// Creates the state of a follower that knows nothing and follows the keys with this prefix.
     pub fn under(prefix: Bytes) -> SnapshotDiff {
         SnapshotDiff { prefix, ..SnapshotDiff::default() }
     }
 
-    /// Up to where everything was told; none while the picture is not whole.
-    pub fn whole_at(&self) -> Option<Revision> {
-        match self.stage {
-            DiffPhase::Whole(revision) => Some(revision),
-            DiffPhase::Blank | DiffPhase::Broken | DiffPhase::Listing { .. } => None,
+    /// The revision up to which everything was delivered; none while a listing is needed or in
+    /// progress.
+    pub fn synced_at(&self) -> Option<Revision> {
+        match self.phase {
+            DiffPhase::Synced(revision) => Some(revision),
+            DiffPhase::Initial | DiffPhase::Broken | DiffPhase::Listing { .. } => None,
         }
     }
 
-    /// How many keys the follower was told to exist.
+    /// The number of keys that the follower knows to exist.
     pub fn len(&self) -> usize {
-        self.told.len()
+        self.known.len()
     }
 
-    /// Whether the follower was told of no key.
+    /// Whether the follower knows no key.
     pub fn is_empty(&self) -> bool {
-        self.told.is_empty()
+        self.known.is_empty()
     }
 
-    /// The watch or the listing broke, or has not begun: everything has to be listed anew.
+    /// Handles a break of the watch or the listing, or the start: a new listing is needed.
     ///
-    /// One who was told so already is not told again, however often a listing fails.
-    pub fn handle_break(&mut self, told: &mut impl Extend<FeedItem>) {
-        match std::mem::replace(&mut self.stage, DiffPhase::Broken) {
-            DiffPhase::Blank | DiffPhase::Whole(_) => told.extend([FeedItem::SnapshotBegin]),
+    /// `SnapshotBegin` is returned once, however many listings fail after it.
+    pub fn handle_break(&mut self, items: &mut impl Extend<FeedItem>) {
+        match std::mem::replace(&mut self.phase, DiffPhase::Broken) {
+            DiffPhase::Initial | DiffPhase::Synced(_) => items.extend([FeedItem::SnapshotBegin]),
             DiffPhase::Broken | DiffPhase::Listing { .. } => {}
         }
     }
 
-    /// A page of the listing came, in key order. All pages of one listing are of the revision `at`.
-    pub fn handle_page(&mut self, at: Revision, pairs: Vec<KeyValue>, told: &mut impl Extend<FeedItem>) {
-        let mut up_to = match &self.stage {
+    /// Handles a page of the listing, in key order. All pages of one listing are of the revision
+    /// `at`.
+    pub fn handle_page(&mut self, at: Revision, pairs: Vec<KeyValue>, items: &mut impl Extend<FeedItem>) {
+        let mut up_to = match &self.phase {
             DiffPhase::Broken => Bound::Unbounded,
             DiffPhase::Listing { at: began_at, up_to } => {
                 assert!(*began_at == at, "all pages of one listing are of one revision");
                 up_to.clone()
             }
-            DiffPhase::Blank | DiffPhase::Whole(_) => unreachable!("a listing begins with a break"),
+            DiffPhase::Initial | DiffPhase::Synced(_) => unreachable!("a listing begins with a break"),
         };
         for pair in pairs {
             let Some(key) = KeySuffix::of(&pair.key, &self.prefix) else { continue };
             if let Bound::Excluded(last) = &up_to {
                 assert!(*last < key, "a listing comes in key order");
             }
-            let passed = (up_to, Bound::Excluded(key.clone()));
-            self.forget(passed, at, told);
+            // A known key between the last key and this one is not in the listing, so it was
+            // deleted.
+            let between = (up_to, Bound::Excluded(key.clone()));
+            self.delete_between(between, at, items);
             up_to = Bound::Excluded(key.clone());
-            let before = self.told.insert(key, pair.modified);
+            let before = self.known.insert(key, pair.modified);
+            // A key with the same modify revision is unchanged: the follower has its value already.
             if before != Some(pair.modified) {
-                told.extend([FeedItem::Put(pair)]);
+                items.extend([FeedItem::Put(pair)]);
             }
         }
-        self.stage = DiffPhase::Listing { at, up_to };
+        self.phase = DiffPhase::Listing { at, up_to };
     }
 
-    /// The last page of the listing was handled: what was not in it is gone, and the picture is whole.
-    pub fn handle_listed(&mut self, told: &mut impl Extend<FeedItem>) {
-        let DiffPhase::Listing { at, up_to } = std::mem::take(&mut self.stage) else {
+    /// Handles the end of the listing: known keys that it did not contain were deleted.
+    pub fn handle_listed(&mut self, items: &mut impl Extend<FeedItem>) {
+        let DiffPhase::Listing { at, up_to } = std::mem::take(&mut self.phase) else {
             unreachable!("a listing has at least one page");
         };
-        self.forget((up_to, Bound::Unbounded), at, told);
-        self.stage = DiffPhase::Whole(at);
-        told.extend([FeedItem::Synced(at)]);
+        self.delete_between((up_to, Bound::Unbounded), at, items);
+        self.phase = DiffPhase::Synced(at);
+        items.extend([FeedItem::Synced(at)]);
     }
 
-    /// The watch told the changes of one revision.
+    /// Handles the changes of one revision from the watch.
     pub fn handle_batch(
         &mut self,
         revision: Revision,
         changes: Vec<Change>,
-        told: &mut impl Extend<FeedItem>,
+        items: &mut impl Extend<FeedItem>,
     ) {
-        if !self.moves_on_to(revision) {
+        if !self.advance_to(revision) {
             return;
         }
         for change in changes {
             match change {
                 Change::Put { pair, .. } => {
                     let Some(key) = KeySuffix::of(&pair.key, &self.prefix) else { continue };
-                    self.told.insert(key, pair.modified);
-                    told.extend([FeedItem::Put(pair)]);
+                    self.known.insert(key, pair.modified);
+                    items.extend([FeedItem::Put(pair)]);
                 }
                 Change::Delete { key, revision, .. } => {
-                    let was_told = KeySuffix::of(&key, &self.prefix).and_then(|key| self.told.remove(&key));
-                    if was_told.is_some() {
-                        told.extend([FeedItem::Delete { key, revision }]);
+                    let was_known = KeySuffix::of(&key, &self.prefix).and_then(|key| self.known.remove(&key));
+                    // The follower needs no delete of a key that it does not know.
+                    if was_known.is_some() {
+                        items.extend([FeedItem::Delete { key, revision }]);
                     }
                 }
             }
         }
-        told.extend([FeedItem::Synced(revision)]);
+        items.extend([FeedItem::Synced(revision)]);
     }
 
-    /// The watch told that nothing else happened up to `revision`.
-    pub fn handle_progress(&mut self, revision: Revision, told: &mut impl Extend<FeedItem>) {
-        if self.moves_on_to(revision) {
-            told.extend([FeedItem::Synced(revision)]);
+    /// Handles the watch's report that there was no other change up to `revision`.
+    pub fn handle_progress(&mut self, revision: Revision, items: &mut impl Extend<FeedItem>) {
+        if self.advance_to(revision) {
+            items.extend([FeedItem::Synced(revision)]);
         }
     }
 
-    /// Whether `revision` is news for a whole picture. A watch that repeats itself is not followed back.
-    fn moves_on_to(&mut self, revision: Revision) -> bool {
-        match &mut self.stage {
-            DiffPhase::Whole(at) if revision > *at => {
+    /// Returns whether `revision` is newer. A watch may deliver a revision twice; the state must
+    /// not go back.
+    fn advance_to(&mut self, revision: Revision) -> bool {
+        match &mut self.phase {
+            DiffPhase::Synced(at) if revision > *at => {
                 *at = revision;
                 true
             }
-            DiffPhase::Whole(_) => false,
-            DiffPhase::Blank | DiffPhase::Broken | DiffPhase::Listing { .. } => {
-                unreachable!("only a whole picture is watched")
+            DiffPhase::Synced(_) => false,
+            DiffPhase::Initial | DiffPhase::Broken | DiffPhase::Listing { .. } => {
+                unreachable!("a watch begins after a complete listing")
             }
         }
     }
 
-    /// Tells the deletes of all keys between two neighbours of a listing.
-    fn forget(
+    /// Returns deletes for all known keys between two neighbours of a listing.
+    fn delete_between(
         &mut self,
         between: (Bound<KeySuffix>, Bound<KeySuffix>),
         revision: Revision,
-        told: &mut impl Extend<FeedItem>,
+        items: &mut impl Extend<FeedItem>,
     ) {
         if is_broken(SabotageRule::WholePicture) {
             return;
         }
-        let gone: Vec<KeySuffix> = self.told.range(between).map(|(key, _)| key.clone()).collect();
+        let gone: Vec<KeySuffix> = self.known.range(between).map(|(key, _)| key.clone()).collect();
         for key in gone {
-            self.told.remove(&key);
-            told.extend([FeedItem::Delete { key: key.after(&self.prefix), revision }]);
+            self.known.remove(&key);
+            items.extend([FeedItem::Delete { key: key.after(&self.prefix), revision }]);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Leader election on a storage with three operations: insert if absent, swap if equal, delete if equal, each with a TTL.
 //!
-//! Intuition: the stored value carries a random nonce, so a swap of the value for itself proves ownership without a read. The same request
-//! renews the TTL, and it settles an insert whose reply was lost. It can be repeated at any time: a second swap of a value for itself
-//! changes nothing but the TTL. [`keepalive`](crate::keepalive) decides until when a reply proves validity.
+//! Intuition: the stored value carries a random nonce, so a swap of the value for itself proves ownership without a read.
+//! The same request renews the TTL and settles an insert with a lost reply. It can be repeated at any time: a second swap
+//! of a value for itself changes nothing but the TTL. [`keepalive`](crate::keepalive) decides how long a reply proves validity.
 //!
 //! ```text
 //! Inserting ── yes ──────────────► Leading ─ release ─► Stopping ── work has ended ──► Leaving ── deleted ──► Over

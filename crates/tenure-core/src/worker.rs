@@ -242,16 +242,16 @@ impl WorkerMachine {
             }
             WorkerInput::ClaimReplies { epoch, replies } => self.handle_claims(epoch, replies, now),
             WorkerInput::ClaimReleased { task, token, reply } => {
-                self.handle_claim_released(task, token, reply, now)
+                self.handle_claim_released(task, token, reply, now);
             }
             WorkerInput::HandlerEnded { task, token, outcome } => {
-                self.handle_ended(&task, token, outcome, now)
+                self.handle_ended(&task, token, outcome, now);
             }
             WorkerInput::Checkpoint { task, token, ask, blob } => {
                 self.handle_checkpoint(task, token, ask, blob, now);
             }
             WorkerInput::StateWritten { task, epoch, reply } => {
-                self.handle_state_written(&task, epoch, reply, now)
+                self.handle_state_written(&task, epoch, reply, now);
             }
             WorkerInput::CommandAcked { epoch, reply } => self.handle_command_acked(epoch, reply, now),
             WorkerInput::Retained { ask, reply } => self.handle_retained(&ask, reply, now),

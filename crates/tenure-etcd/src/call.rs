@@ -1,9 +1,10 @@
 //! One request, its tries, and one honest outcome.
 //!
-//! Reads are asked again until the deadline. A member that stays silent gets company: another member is
-//! asked too, and the first answer wins, so that a paused member costs one read half a second and no error.
-//! Silence alone does not condemn a member (its answer may be large); the watchman asks it for its status,
-//! and when that is not answered either, everybody leaves it.
+//! Reads are repeated until the deadline. When a member stays silent, the read is hedged: a second
+//! member receives it too, and the first reply wins. A paused member therefore costs one read half
+//! a second and no error. Silence alone does not condemn a member, because its reply may be large.
+//! The health probe requests its status, and only when that stays unanswered as well do all calls
+//! abandon the member.
 //!
 //! Writes are sent again only when it is certain that nothing was applied; everything else that is not an
 //! answer is [`Error::Ambiguous`].
@@ -30,14 +31,15 @@ use crate::permission;
 /// users between sign-in and call; more would be a loop.
 const SIGN_INS_MAX: u32 = 2;
 
-/// First pause after a member said that it cannot serve; doubles up to [`PAUSE_MAX`].
+/// First pause after a member reported that it cannot serve; doubles up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 
 /// An election takes about a second: asking more often than this only adds load to it.
 const PAUSE_MAX: Duration = Duration::from_millis(400);
 
-/// Tries of one read that may be under way together. With three members this covers an election during
-/// which every member swallowed one request; more would only add load to a cluster in trouble.
+/// Attempts of one read that may be in flight together. With three members this covers an election
+/// during which every member swallowed one request; more would only add load to a cluster in
+/// trouble.
 const HEDGES_MAX: usize = 6;
 
 /// What kind of request it is, which decides about tries and about what its answer proves.
@@ -57,7 +59,7 @@ pub(crate) struct Call<Q> {
     pub(crate) path: &'static str,
     pub(crate) kind: CallKind,
     pub(crate) message: Q,
-    pub(crate) asked: RequestSize,
+    pub(crate) size: RequestSize,
 }
 
 /// The end of one try.
@@ -81,17 +83,17 @@ impl Endpoints {
         Q: prost::Message,
         R: prost::Message + Default + Headed + 'static,
     {
-        let Call { path, kind, message, mut asked } = call;
-        asked.bytes = message.encoded_len();
-        asked.bytes_max = self.config.request_bytes_max;
-        asked.ops_max = self.config.txn_ops_max;
+        let Call { path, kind, message, mut size } = call;
+        size.bytes = message.encoded_len();
+        size.bytes_max = self.config.request_bytes_max;
+        size.ops_max = self.config.txn_ops_max;
         let message =
-            if asked.bytes > asked.bytes_max { None } else { Some(Bytes::from(message.encode_to_vec())) };
+            if size.bytes > size.bytes_max { None } else { Some(Bytes::from(message.encode_to_vec())) };
         async move {
             let Some(message) = message else {
-                return Err(Invalid::TooLarge { bytes: asked.bytes, limit: asked.bytes_max }.into());
+                return Err(Invalid::TooLarge { bytes: size.bytes, limit: size.bytes_max }.into());
             };
-            let call = Call { path, kind, message, asked };
+            let call = Call { path, kind, message, size };
             self.timer_tick.call();
             let until = Instant::now() + self.config.deadline;
             match kind {
@@ -112,7 +114,7 @@ impl Endpoints {
                 CallAttempt::Done(answer) => return Ok(answer),
                 CallAttempt::Over(error) => return Err(error),
                 CallAttempt::Again(cause) => {
-                    budget.pause(until).await.map_err(|()| Error::Unavailable(cause))?
+                    budget.pause(until).await.map_err(|()| Error::Unavailable(cause))?;
                 }
             }
         }
@@ -155,7 +157,8 @@ impl Endpoints {
             match ended {
                 Some((answered_by, outcome)) => {
                     if let Some(connection) = answered_by.filter(|_| !tries.is_empty()) {
-                        // Somebody else was asked before and is still silent.
+                        // An attempt sent before this one is still unanswered: its member is slow,
+                        // so later calls avoid it.
                         self.prefer(&connection);
                     }
                     return outcome;
@@ -171,7 +174,8 @@ impl Endpoints {
         }
     }
 
-    /// Sends once and says what came of it. Reports to the choice on the way.
+    /// Sends the request once and interprets the outcome. Reports what it saw to the endpoint
+    /// selector.
     async fn send<R>(
         &self,
         call: &Call<Bytes>,
@@ -209,7 +213,7 @@ impl Endpoints {
         };
         match answered {
             Some(Ok(answer)) => self.accept(call.kind, connection, answer, mark),
-            Some(Err(status)) => self.interpret(call, connection, classify(&status, call.asked), budget),
+            Some(Err(status)) => self.interpret(call, connection, classify(&status, call.size), budget),
             None => call.lost(Cause::at(&connection.address, "no answer came")),
         }
     }
@@ -293,15 +297,16 @@ impl Endpoints {
         }
     }
 
-    /// How many tries of one read may be under way together. A single member gets no company: it would only
-    /// answer itself.
+    /// How many attempts of one read may be in flight together. With a single member a read is not
+    /// hedged: both attempts would reach the same server.
     fn hedges_max(&self) -> usize {
         if self.endpoint_count() == 1 { 1 } else { HEDGES_MAX }
     }
 }
 
 impl<Q> Call<Q> {
-    /// No answer: a read is asked again, a write is nobody's guess.
+    /// Without a reply a read is repeated. A write is ambiguous, because the member may have
+    /// applied it.
     fn lost<R>(&self, cause: Cause) -> CallAttempt<R> {
         match self.kind {
             CallKind::Read | CallKind::LocalRead => CallAttempt::Again(cause),

@@ -1,8 +1,9 @@
-//! From a gRPC status to what it means for the request: applied, not applied, or nobody knows.
+//! From a gRPC status to what it means for the request: applied, not applied, or unknown.
 //!
-//! First by origin: did the server say it, or did the transport or tonic itself? Then by text. Never by
-//! code alone: the same fault was seen under different codes, and tonic's own "decoded message length too
-//! large" has the code of a compacted revision. What is not in the list is unknown, never a failure.
+//! The origin comes first: the server, or the transport and tonic. Then the text. Never the code
+//! alone: the same fault was seen under different codes, and tonic's own "decoded message length
+//! too large" has the code of a compacted revision. What is not in the list is unknown, never a
+//! failure.
 
 use tonic::{Code, Status};
 
@@ -22,15 +23,15 @@ pub(crate) enum Class {
     Stale(String),
     /// Nothing left this machine.
     Unsent(String),
-    /// The member says that it did nothing because it cannot serve now: ask another.
+    /// The member reports that it did nothing because it cannot serve now: another may.
     Refused(String),
     /// The answer exists but is larger than we take. A write was applied.
     Overlong(String),
-    /// Nobody knows.
+    /// The request may have been applied.
     Lost(String),
 }
 
-/// What was asked, for errors that name both numbers.
+/// The sizes of a request, for errors that name both numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestSize {
     /// Size of the encoded request.
@@ -46,7 +47,7 @@ pub(crate) struct RequestSize {
 }
 
 /// Reads a status.
-pub(crate) fn classify(status: &Status, asked: RequestSize) -> Class {
+pub(crate) fn classify(status: &Status, size: RequestSize) -> Class {
     if let Some(source) = std::error::Error::source(status) {
         // Only tonic attaches a source: the server cannot.
         return if is_unsent(source) {
@@ -59,11 +60,11 @@ pub(crate) fn classify(status: &Status, asked: RequestSize) -> Class {
     if text.contains("decoded message length too large") {
         return Class::Overlong(text.to_owned());
     }
-    by_text(status.code(), text, asked)
+    by_text(status.code(), text, size)
 }
 
-/// What etcd and its gRPC library say, in the words of their source.
-fn by_text(code: Code, text: &str, asked: RequestSize) -> Class {
+/// The texts of etcd and its gRPC library, as they are in their sources.
+fn by_text(code: Code, text: &str, size: RequestSize) -> Class {
     let says = |words: &str| text.contains(words);
     let answer = Class::Answer;
     let invalid = |invalid: Invalid| Class::Answer(Error::Invalid(invalid));
@@ -74,7 +75,7 @@ fn by_text(code: Code, text: &str, asked: RequestSize) -> Class {
     } else if says("lease already exists") {
         answer(Error::LeaseExists)
     } else if says("too large lease TTL") {
-        invalid(Invalid::TtlTooLarge { ttl: std::time::Duration::from_secs(asked.ttl) })
+        invalid(Invalid::TtlTooLarge { ttl: std::time::Duration::from_secs(size.ttl) })
     } else if says("required revision has been compacted") {
         answer(Error::Compacted { at: None })
     } else if says("required revision is a future revision") {
@@ -86,9 +87,9 @@ fn by_text(code: Code, text: &str, asked: RequestSize) -> Class {
     } else if says("duplicate key given in txn request") {
         invalid(Invalid::DuplicateKey)
     } else if says("too many operations in txn request") {
-        invalid(Invalid::TooManyOps { count: asked.ops, limit: asked.ops_max })
+        invalid(Invalid::TooManyOps { count: size.ops, limit: size.ops_max })
     } else if says("request is too large") || says("received message larger than max") {
-        invalid(Invalid::TooLarge { bytes: asked.bytes, limit: asked.bytes_max })
+        invalid(Invalid::TooLarge { bytes: size.bytes, limit: size.bytes_max })
     } else if says("database space exceeded") {
         answer(Error::NoSpace)
     } else if says("too many requests") {

@@ -16,13 +16,14 @@ use crate::watch::Hub;
 /// # Guarantees
 ///
 /// * Every call ends within [`Config::deadline`], also when nothing listens or bytes vanish.
-/// * A write is `Ok` (applied), [`Error::Ambiguous`] (nobody knows), or certainly not applied.
+/// * A write is `Ok` (applied), [`Error::Ambiguous`] (unknown), or certainly not applied.
 /// * While every member is down, at most four connects a second are made, all users of the client together.
-/// * Once the cluster was replaced or went back in time, every call says so ([`Error::Replaced`]).
+/// * Once the cluster was replaced or went back in time, every call returns [`Error::Replaced`].
 ///
 /// # Not guaranteed
 ///
-/// * A write that was `Ambiguous` is not repeated here: only the caller can tell whether it took effect.
+/// * A write that was `Ambiguous` is not repeated here: only the caller can find out whether it
+///   took effect.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<ClientShared>,
@@ -37,10 +38,11 @@ struct ClientShared {
 }
 
 impl Client {
-    /// Connects to one member, signs in, and checks who answers. Must be called inside a tokio runtime.
+    /// Connects to one member, signs in, and checks the cluster behind it. Must be called inside a
+    /// tokio runtime.
     ///
-    /// Every endpoint is asked once; when none can be reached the error says what each of them said, well
-    /// within the deadline. Trying again is up to the caller.
+    /// Tries every endpoint once. When none can be reached, the error contains the cause for each
+    /// of them, well within the deadline. Whether to try again is the caller's decision.
     ///
     /// # Errors
     ///
@@ -89,16 +91,17 @@ impl Client {
     /// Leaves nothing behind.
     pub async fn reachable_again(&self) {
         if self.endpoints().changed().changed().await.is_err() {
-            // The client is gone, and nobody will come back.
+            // The client is closed and never connects again.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Stops all background work and waits for it. Later calls give [`Error::Closed`]; those under way have a second to end.
+    /// Stops all background work and waits for it. Later calls return [`Error::Closed`]; calls in
+    /// flight have one second to end.
     ///
     /// # Cancellation
     ///
-    /// The work is told to stop in any case; only the waiting ends.
+    /// The background work is stopped in any case; only the waiting ends.
     pub async fn close(&self) {
         self.endpoints().close().await;
     }

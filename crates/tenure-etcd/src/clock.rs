@@ -1,13 +1,15 @@
 //! The clock that validity is counted on: it keeps running while the machine sleeps.
 //!
-//! `std::time::Instant` stops in suspend on Linux, so a holder that woke up would believe in a lease that
-//! the store let go hours ago. Every "asked at" stamp is taken from here, before the request is sent.
+//! `std::time::Instant` stops in suspend on Linux, so a holder that wakes up would rely on a lease
+//! that the store deleted hours ago. Every time stamp of a request is taken from this clock, before
+//! the request is sent.
 
 use std::time::Duration;
 
 /// Time since the machine was started, including the time it slept.
 ///
-/// Linux counts suspend (`CLOCK_BOOTTIME`); where that clock is missing, the plain monotonic one stands in.
+/// Linux counts suspend (`CLOCK_BOOTTIME`); where that clock is missing, the plain monotonic one is
+/// used.
 #[must_use]
 pub fn boot_time() -> Duration {
     let now = rustix::time::clock_gettime(CLOCK);
@@ -26,7 +28,7 @@ mod tests {
     use super::boot_time;
 
     #[test]
-    fn time_since_the_start_never_goes_back() {
+    fn boot_time_never_goes_back() {
         let first = boot_time();
         let second = boot_time();
         assert!(first > std::time::Duration::ZERO);

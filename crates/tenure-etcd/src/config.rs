@@ -11,9 +11,9 @@ use crate::secret::{Secret, redact};
 pub struct Config {
     /// Members, as `host:port`, `http://host:port` or `https://host:port`; without a scheme TLS decides.
     pub endpoints: Vec<String>,
-    /// TLS settings. Needed when an endpoint says `https`.
+    /// TLS settings. Required when an endpoint begins with `https`.
     pub tls: Option<Tls>,
-    /// Whom to sign in as.
+    /// The user to sign in as.
     pub user: Option<User>,
     /// How long a member may stay silent: after half of it a read asks another member too, after all of it a
     /// write has the member checked; a check without a reply for so long means that it is left. A sign-in may take
@@ -105,7 +105,7 @@ impl Config {
         self
     }
 
-    /// Says what cannot work before anything is tried.
+    /// Refuses settings that cannot work before anything is tried.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |text: String| Err(Error::Invalid(Invalid::Config(text)));
         if self.endpoints.is_empty() {
@@ -146,7 +146,7 @@ impl std::fmt::Debug for Config {
     }
 }
 
-/// TLS by rustls: whom to trust and who we are.
+/// TLS by rustls: the trusted authorities and the client's own certificate.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct Tls {
@@ -221,7 +221,7 @@ mod tests {
     use crate::secret::Secret;
 
     #[test]
-    fn a_configuration_shows_none_of_its_secrets() {
+    fn config_debug_hides_secrets() {
         let config = Config::new(["a:2379", "http://ann:canary@b:2379", "ann:canary%40b"])
             .with_user("ann", Secret::new("canary-password"))
             .with_tls(Tls::new().with_identity("certificate", Secret::new("canary-key")));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_cannot_work_is_refused_with_its_numbers() {
+    fn invalid_config_is_refused_with_its_numbers() {
         assert!(Config::new(Vec::<String>::new()).check().is_err());
         let mut config = Config::new(["a:2379"]);
         config.deadline = std::time::Duration::from_millis(10);

@@ -1,4 +1,4 @@
-//! One open, signed-in connection to one member, shared by all who use it; it never reconnects by itself.
+//! One open, signed-in connection to one member. All calls share it; it never reconnects by itself.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::http2::Http2Channel;
 
 /// Answers up to this size are taken. 3,000 deletes with their old values are 6 MB in one message, which
 /// the default of 4 MiB would refuse again on every resume.
-pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(crate) const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A channel and the token that goes with it.
 pub(crate) struct Connection {
@@ -37,7 +37,8 @@ pub(crate) struct Connection {
 /// What the server gave us for name and password.
 #[derive(Clone)]
 pub(crate) struct AuthToken {
-    /// Counts the tokens of this client, so that a late refusal cannot throw away a newer one.
+    /// Counts the tokens of this client, so that a late refusal of an old token cannot discard a
+    /// newer one.
     pub(crate) serial: u64,
     /// Marked sensitive, so that no log of headers shows it.
     pub(crate) value: MetadataValue<Ascii>,
@@ -71,7 +72,7 @@ impl Connection {
     /// The channel, ready for calls.
     pub(crate) fn grpc(&self) -> Grpc<Http2Channel> {
         Grpc::with_origin(self.channel.clone(), self.channel.origin().clone())
-            .max_decoding_message_size(ANSWER_BYTES_MAX)
+            .max_decoding_message_size(REPLY_BYTES_MAX)
     }
 
     /// Sends one request and waits for its answer, without any timer.

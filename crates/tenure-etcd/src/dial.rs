@@ -22,7 +22,7 @@ pub(crate) struct Dialer {
     pub(crate) address: String,
     host: String,
     port: u16,
-    /// What requests say about whom they are for.
+    /// The authority that requests carry.
     origin: http::Uri,
     /// Present where TLS is spoken.
     trust: Option<TlsConnect>,
@@ -112,16 +112,16 @@ impl Dialer {
         self.trust.as_ref()?.refusal(text).map(DialError::Tls)
     }
 
-    /// The same, as far as the server shows it to a connection in the clear; none if [`Dialer::ask_tls`] may find more.
-    pub(crate) async fn ask_plain(&self, text: &str, within: Duration) -> Option<DialError> {
-        if let Some(failure) = self.ask_for_refusal(within).await {
+    /// The same, as far as the server shows it to a connection in the clear; none if [`Dialer::probe_tls`] may find more.
+    pub(crate) async fn probe_plain(&self, text: &str, within: Duration) -> Option<DialError> {
+        if let Some(failure) = self.probe_refusal(within).await {
             return Some(DialError::Tls(failure));
         }
         match (probe::plain(&self.host, self.port, within).await, &self.trust) {
             (Plain::Http2, Some(_)) => Some(DialError::Tls(TlsFailure::ServerIsPlain)),
-            (Plain::Other(said), None) => {
+            (Plain::Other(reply), None) => {
                 let text = format!(
-                    "the server does not speak HTTP/2, is that an etcd? It answered {said:?} ({text})"
+                    "the server does not speak HTTP/2 and may not be etcd; it answered {reply:?} ({text})"
                 );
                 Some(DialError::Unreachable(Cause::at(&self.address, text).refused()))
             }
@@ -133,17 +133,17 @@ impl Dialer {
     }
 
     /// The same, of a server that closes the connection because of the client's certificate.
-    async fn ask_for_refusal(&self, within: Duration) -> Option<TlsFailure> {
+    async fn probe_refusal(&self, within: Duration) -> Option<TlsFailure> {
         let trust = self.trust.as_ref()?;
-        let asking = async {
+        let probing = async {
             let socket = TcpStream::connect((self.host.as_str(), self.port)).await.ok()?;
             trust.listen_for_refusal(socket).await
         };
-        tokio::time::timeout(within, asking).await.ok().flatten()
+        tokio::time::timeout(within, probing).await.ok().flatten()
     }
 
     /// The same, of a server that closes connections in the clear.
-    pub(crate) async fn ask_tls(&self, text: &str, within: Duration) -> DialError {
+    pub(crate) async fn probe_tls(&self, text: &str, within: Duration) -> DialError {
         if probe::speaks_tls(&self.host, self.port, within).await {
             DialError::Tls(TlsFailure::ServerIsTls)
         } else {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_with_and_without_scheme_and_port() {
+    fn addresses_parse_with_optional_scheme_and_port() {
         let plain = Config::new(["x"]);
         let secure = Config::new(["x"]).with_tls(Tls::new().with_ca_pem(""));
         assert_eq!(address("a:1", &plain).unwrap(), "http://a:1");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_cannot_work_is_refused_without_showing_a_password() {
+    fn invalid_address_error_hides_password() {
         let config = Config::new(["x"]);
         for bad in ["", "ftp://a", "http://", "a:1/path", "a:1?x=y", "a b"] {
             assert!(address(bad, &config).is_err(), "{bad:?} was taken");

@@ -1,9 +1,11 @@
-//! Which member to talk to, when to probe again, and how often anybody may probe at all.
+//! Which member receives the next request, when a failed one is probed, and how many connects the
+//! client may make.
 //!
-//! Pure: it is told the time and the dice, does no IO, and every decision can be tested as a table.
-//! The intuition: stay with one member as long as it serves us (sticky); when it fails, put it into
-//! quarantine and let the watchman probe in the background, so that callers never pay for a dead member
-//! twice; and count every connect of the whole client, so that a dead cluster is not also hammered.
+//! Pure: time and random numbers are arguments, it does no IO, and every decision can be tested as
+//! a table. The intuition: stay with one member as long as it serves (sticky). When it fails,
+//! quarantine it and let the health probe test it in the background, so that callers never pay
+//! twice for a dead member. Count every connect of the whole client, so that a dead cluster gets no
+//! extra load.
 //!
 //! **Invariant**: at most [`CONNECTS_PER_WINDOW`] connects are handed out in any [`WINDOW`].
 //! **Invariant**: a member in quarantine is picked only after a probe was answered, and only when no other
@@ -23,7 +25,8 @@ pub(crate) const QUARANTINE: Duration = Duration::from_secs(5);
 /// First probe after a failure. A member that only restarts is back in about this time.
 const PROBE_PAUSE_FIRST: Duration = Duration::from_millis(250);
 
-/// Knocks are never further apart. Whoever recovers has two seconds from the store's return, and needs some of them for itself.
+/// Probes are never further apart. A client has to recover within two seconds of the store's
+/// return, and needs part of that time to reconnect.
 const PROBE_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Connects of the whole client in one [`WINDOW`].
@@ -45,7 +48,7 @@ pub(crate) struct EndpointSelector {
 enum EndpointHealth {
     /// Nothing bad is known.
     Good,
-    /// It was slow: still usable, but the watchman looks at it at once.
+    /// It was slow: still usable, but its status is requested immediately.
     Suspect,
     /// It failed.
     Quarantined {
@@ -59,7 +62,8 @@ enum EndpointHealth {
 }
 
 impl EndpointSelector {
-    /// Knows nothing bad of anybody; `first` says where to begin, so that many clients spread out.
+    /// All members start as healthy. `first` is the member to begin with, so that many clients
+    /// spread out.
     pub(crate) fn new(count: usize, first: usize) -> Self {
         assert!(count > 0, "a client without endpoints is refused by its configuration");
         Self { members: vec![EndpointHealth::Good; count], sticky: first % count, connects: VecDeque::new() }
@@ -94,7 +98,7 @@ impl EndpointSelector {
             EndpointHealth::Good => {}
             EndpointHealth::Suspect => self.members[id.0] = EndpointHealth::Good,
             EndpointHealth::Quarantined { until, .. } if until <= now => {
-                self.members[id.0] = EndpointHealth::Good
+                self.members[id.0] = EndpointHealth::Good;
             }
             EndpointHealth::Quarantined { until, probe_at, .. } => {
                 self.members[id.0] =
@@ -103,7 +107,7 @@ impl EndpointSelector {
         }
     }
 
-    /// The member was slow; true if the watchman has to be told.
+    /// The member was slow. Returns `true` if the health probe must be woken.
     pub(crate) fn suspect(&mut self, id: EndpointId) -> bool {
         let is_new = self.members[id.0] == EndpointHealth::Good;
         if is_new {
@@ -112,7 +116,7 @@ impl EndpointSelector {
         is_new
     }
 
-    /// The member failed. `jitter` is a throw in `0.0..1.0`.
+    /// The member failed. `jitter` is a random number in `0.0..1.0`.
     pub(crate) fn failed(&mut self, id: EndpointId, now: Duration, jitter: f64) {
         let failures = match self.members[id.0] {
             EndpointHealth::Good | EndpointHealth::Suspect => 0,
@@ -137,7 +141,7 @@ impl EndpointSelector {
         }
     }
 
-    /// Reserves one connect and says when it may be made.
+    /// Reserves one connect and returns when it may be made.
     pub(crate) fn reserve_connect(&mut self, now: Duration) -> Duration {
         let at = if self.connects.len() < CONNECTS_PER_WINDOW {
             now

@@ -1,9 +1,9 @@
 //! The members of one cluster as one thing that gives out connections.
 //!
-//! `selector` decides, this file acts: it opens connections (one at a time for each member, however many
-//! callers wait), keeps them, throws them away when somebody reports a failure, and lets one watchman for
-//! each member probe in the background. Unary calls and streams take their connections from here and
-//! report what they saw, so that all of them leave a dead member together.
+//! `EndpointSelector` decides, this file acts. It opens connections, one at a time for each member
+//! however many callers wait, keeps them, and discards them when a user reports a failure. One
+//! health probe per member runs in the background. Unary calls and streams take their connections
+//! from here and report what they saw, so that all of them leave a dead member together.
 
 mod connecting;
 mod health_probe;
@@ -50,7 +50,7 @@ struct Endpoint {
     dialer: Dialer,
     address: Arc<str>,
     state: Mutex<EndpointState>,
-    /// Counts the connections; a listener sees when its own one was given up.
+    /// Counts the connections; a stream sees when its own one was abandoned.
     generation: watch::Sender<u64>,
     /// Wakes the watchman.
     wake: Notify,
@@ -88,7 +88,8 @@ pub(crate) enum ConnectionReport {
     Healthy,
     /// It did not answer, or not sensibly: quarantine, and a new channel when it is back.
     Failed(String),
-    /// The connection was closed, which says nothing about the member: reconnect without quarantine.
+    /// The connection was closed, which proves nothing about the member: reconnect without
+    /// quarantine.
     Gone,
     /// The token was refused: sign in again.
     Unauthenticated,
@@ -97,7 +98,7 @@ pub(crate) enum ConnectionReport {
 /// How long to try when every member is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectDeadline {
-    /// Ask every member once, then give up.
+    /// Try every member once, then return the error.
     EachOnce,
     /// Wait until the deadline for one to come back.
     UntilDeadline,
@@ -108,7 +109,8 @@ pub(crate) enum ConnectDeadline {
 pub(crate) struct Tried(Mutex<Vec<EndpointId>>);
 
 impl Tried {
-    /// Somebody new if there is one; when all were tried, all but the last are new again.
+    /// A member that was not tried yet, if there is one; when all were tried, all but the last are
+    /// new again.
     fn pick(&self, selector: &mut EndpointSelector, now: Duration) -> Option<EndpointId> {
         let mut tried = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let picked = selector.pick(now, &tried)?;
@@ -126,7 +128,7 @@ impl Tried {
 }
 
 impl Endpoints {
-    /// Reads the configuration and starts the watchmen. Connects to nobody yet.
+    /// Reads the configuration and starts the health probes. Does not connect yet.
     pub(crate) fn start(config: Config) -> Result<Arc<Self>, Error> {
         config.check()?;
         let slots = config
@@ -171,7 +173,8 @@ impl Endpoints {
         if self.stop.is_cancelled() {
             return Err(Error::Closed);
         }
-        // Nearly always there is a connection, and then nobody has to listen for a member that comes back.
+        // Nearly always there is a connection, and then the call need not listen for a member that
+        // recovers.
         let picked = self.pick(tried);
         if let Some(connection) = picked.and_then(|id| self.held(id)) {
             return Ok(connection);
@@ -192,9 +195,9 @@ impl Endpoints {
                     Ok(Err(ConnectFailure::Fatal(error))) => return Err(error),
                     // The member is in quarantine now: pick again.
                     Ok(Err(ConnectFailure::Unreachable(_) | ConnectFailure::Tls { .. })) => {}
-                    Err(_) => return Err(self.nobody()),
+                    Err(_) => return Err(self.unreachable_error()),
                 },
-                None if patience == ConnectDeadline::EachOnce => return Err(self.nobody()),
+                None if patience == ConnectDeadline::EachOnce => return Err(self.unreachable_error()),
                 None => {
                     let waited = tokio::select! {
                         biased;
@@ -202,7 +205,7 @@ impl Endpoints {
                         waited = timeout_at(until, changed.changed()) => waited,
                     };
                     if waited.is_err() {
-                        return Err(self.nobody());
+                        return Err(self.unreachable_error());
                     }
                 }
             }
@@ -215,7 +218,7 @@ impl Endpoints {
         match seen {
             ConnectionReport::Healthy => {
                 let mut selector = self.selector();
-                // Of a good member this is no news, and then nobody needs to know the time.
+                // A healthy member stays healthy, and then the time is not needed.
                 if selector.probe_action(id) != ProbeAction::Idle {
                     selector.healthy(id, self.now());
                 }
@@ -242,7 +245,7 @@ impl Endpoints {
         }
     }
 
-    /// The connection is slow: stay usable, but have the watchman look at once.
+    /// The connection is slow: it stays usable, and the health probe tests it immediately.
     pub(crate) fn suspect(&self, connection: &Connection) {
         if self.is_current(connection) && self.selector().suspect(connection.endpoint) {
             self.slots[connection.endpoint.0].wake.notify_one();
@@ -254,7 +257,7 @@ impl Endpoints {
         self.selector().prefer(connection.endpoint);
     }
 
-    /// Ends when the connection was given up by anybody.
+    /// Returns when the connection was abandoned by any of its users.
     pub(crate) async fn abandoned(&self, connection: &Connection) {
         let mut generation = self.slots[connection.endpoint.0].generation.subscribe();
         // The sender lives as long as `self`, so the wait cannot fail while we are borrowed.
@@ -276,17 +279,17 @@ impl Endpoints {
         &self.stop
     }
 
-    /// Tasks that `close` waits for; streams spawn theirs here.
+    /// Tasks that `close` waits for. Streams spawn their tasks here.
     pub(crate) fn tasks(&self) -> &TaskTracker {
         &self.tasks
     }
 
-    /// Who ends the tasks of connections.
+    /// What ends the tasks of connections.
     fn owner(&self) -> Owner<'_> {
         Owner { tasks: &self.tasks, stop: &self.stop }
     }
 
-    /// Stops everything and waits for it; calls under way get a moment to end.
+    /// Stops everything and waits for it; calls in flight have one second to end.
     pub(crate) async fn close(&self) {
         self.stop.cancel();
         for index in 0..self.slots.len() {
@@ -296,7 +299,7 @@ impl Endpoints {
         self.tasks.wait().await;
     }
 
-    /// Puts a member into quarantine and gives up its connection.
+    /// Quarantines a member and abandons its connection.
     fn fail(&self, id: EndpointId, error: ConnectFailure) {
         let slot = &self.slots[id.0];
         tracing::debug!(endpoint = %slot.address, %error, "member left");
@@ -314,8 +317,8 @@ impl Endpoints {
         slot.generation.send_modify(|generation| *generation += 1);
     }
 
-    /// Nobody could be reached: the most telling of what every member said.
-    fn nobody(&self) -> Error {
+    /// No member could be reached: the most specific of the members' errors.
+    fn unreachable_error(&self) -> Error {
         let errors: Vec<ConnectFailure> =
             self.slots.iter().filter_map(|slot| slot.state().last_error.clone()).collect();
         let tls = errors.iter().find_map(|error| match error {
@@ -379,7 +382,7 @@ impl std::fmt::Debug for Endpoints {
     }
 }
 
-/// A throw of the dice for spreading clients out; without entropy everybody throws the middle.
+/// A random number that spreads clients out; without entropy every client gets the middle.
 fn random_byte() -> u8 {
     let mut byte = [128_u8];
     match getrandom::fill(&mut byte) {

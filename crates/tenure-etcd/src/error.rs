@@ -1,8 +1,8 @@
 //! What can go wrong, named by what the caller must do next.
 //!
-//! A request is applied (`Ok`), not applied (every variant but one), or nobody knows (`Ambiguous`).
-//! `Ambiguous` is settled by reading back what the request would have written; it is never a failure and
-//! never a reason to send the same request again.
+//! A request is applied (`Ok`), not applied (every variant but one), or unknown (`Ambiguous`).
+//! `Ambiguous` is settled by reading back what the request would have written. It is never a
+//! failure and never a reason to send the same request again.
 
 mod access;
 
@@ -30,7 +30,7 @@ pub enum Error {
     /// The revision asked for is gone: list again.
     #[error("the revision asked for has been compacted away; read the current state instead")]
     Compacted {
-        /// The revision up to which history is gone, where the server said it.
+        /// The revision up to which history is gone, where the server reports it.
         at: Option<i64>,
     },
     /// The revision asked for has not happened yet.
@@ -80,7 +80,7 @@ impl Error {
         matches!(self, Self::Ambiguous(_))
     }
 
-    /// Whether the same request may succeed later without anybody changing it.
+    /// Whether the same request may succeed later without an operator's help.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::RateLimited | Self::Unavailable(_) | Self::NoSpace)

@@ -1,11 +1,13 @@
 //! One HTTP/2 connection, and the requests on it.
 //!
-//! It stands where tonic's channel would stand. That one puts a queue and a task of its own between a call and the connection, dials
-//! again by itself, and then says of a request neither when it left nor whether it did. Here the caller itself hands its request to the
-//! connection, which either takes it or refuses it: what was refused is [`Http2Error::Unsent`], and nothing else is.
+//! It takes the place of tonic's channel. That one puts a queue and a task of its own between a
+//! call and the connection, reconnects by itself, and does not report whether a request was sent.
+//! Here the caller itself hands its request to the connection, which either takes it or refuses it.
+//! A refused request is [`Http2Error::Unsent`], and no other is.
 //!
-//! One task moves the bytes (`drive`). It ends when the last user of the connection is gone, and soon after the client closed. The
-//! requests of a stream are moved along by whoever waits for its answers, so that streams need no task either.
+//! One task moves the bytes (`drive`). It ends with the last user of the connection, and soon after
+//! the client closed. The task that reads the replies of a stream also sends its requests, so that
+//! streams need no task of their own.
 
 mod pings;
 
@@ -38,12 +40,13 @@ const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 /// The same for all answers of a connection together, so that one slow reader does not stop the others.
 const CONNECTION_WINDOW_BYTES: u32 = 5 * 1024 * 1024;
 
-/// How long a connection that nobody wants any more may take to say goodbye, and calls under way to end when the client closes. A peer
-/// that reads nothing would otherwise keep the task for as long as TCP is patient.
-const PARTING: Duration = Duration::from_secs(1);
+/// How long an unused connection may take to close, and calls in flight to end when the client
+/// closes. A peer that reads nothing would otherwise keep the task until TCP gives in.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
-/// Who is asking, for the server's logs.
-static WHO: HeaderValue = HeaderValue::from_static(concat!("tenure-etcd/", env!("CARGO_PKG_VERSION")));
+/// The name of this client in the server's logs.
+static CLIENT_NAME: HeaderValue =
+    HeaderValue::from_static(concat!("tenure-etcd/", env!("CARGO_PKG_VERSION")));
 
 /// A handle on an open connection. Clones are cheap and share it; it never reconnects.
 #[derive(Clone)]
@@ -64,7 +67,7 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin + 'static> Socket for S {}
 
-/// Who keeps the tasks of connections, and when they are all to end.
+/// Keeps the tasks of connections and signals when all of them end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner<'a> {
     pub(crate) tasks: &'a TaskTracker,
@@ -82,14 +85,15 @@ impl Http2Channel {
         let (streams, mut connection) = h2::client::Builder::new()
             .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            // h2 counts small frames that nobody has read yet, never forgets those of calls that were dropped, and ends the connection when there
-            // are too many. A call that is given up with its answer on the way is an everyday thing here, and the server is trusted.
+            // h2 counts small frames that were not read yet, never forgets those of calls that were
+            // dropped, and ends the connection when there are too many. A call that is cancelled
+            // while its reply arrives is normal here, and the server is trusted.
             .data_frame_budget(usize::MAX)
             .enable_push(false)
             .handshake::<_, Bytes>(socket)
             .await?;
         let in_flight = Arc::new(AtomicUsize::new(0));
-        let pinger = connection.ping_pong().expect("nobody took it before");
+        let pinger = connection.ping_pong().expect("it is taken once");
         let pings = Pings::new(pinger, last_received, Arc::clone(&in_flight));
         let end = owner.stop.child_token();
         owner.tasks.spawn(drive(connection, pings, end.clone()));
@@ -102,7 +106,7 @@ impl Http2Channel {
     }
 }
 
-/// Moves the bytes of one connection until it breaks, or nobody is left who could use it.
+/// Moves the bytes of one connection until it breaks, or no user of it is left.
 async fn drive<S: Socket>(
     mut connection: h2::client::Connection<ReadObserver<S>, Bytes>,
     mut pings: Pings,
@@ -115,9 +119,10 @@ async fn drive<S: Socket>(
             }
             return Poll::Ready(());
         }
-        // After reading: when we were the ones who slept, the answer to a ping lies there and only looks overdue.
+        // After reading: if this process was suspended, the reply to a ping is already there and
+        // only looks overdue.
         ready!(pings.poll_dead(context));
-        tracing::debug!("a ping was not answered, connection given up");
+        tracing::debug!("ping unanswered");
         Poll::Ready(())
     }));
     tokio::select! {
@@ -125,8 +130,8 @@ async fn drive<S: Socket>(
         () = end.cancelled() => {}
         () = &mut running => return,
     }
-    // Whatever it could not say by then, closing the socket says it.
-    let _ = timeout(PARTING, running).await;
+    // What it could not send by then is replaced by closing the socket.
+    let _ = timeout(CLOSE_GRACE, running).await;
 }
 
 impl Service<http::Request<Body>> for Http2Channel {
@@ -139,7 +144,7 @@ impl Service<http::Request<Body>> for Http2Channel {
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Sending {
-        request.headers_mut().insert(USER_AGENT, WHO.clone());
+        request.headers_mut().insert(USER_AGENT, CLIENT_NAME.clone());
         Sending::Unsent { request: Some(request), channel: self.clone() }
     }
 }
@@ -224,7 +229,8 @@ pub(crate) struct RequestBody {
 }
 
 impl RequestBody {
-    /// Sends what there is room for. Ready when nothing more will come, or can be sent; the answering side says why.
+    /// Sends what fits into the window. Ready when nothing more will come, or can be sent; the
+    /// reading side gets the reason.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.chunk.is_none() {
@@ -240,7 +246,8 @@ impl RequestBody {
                         return Poll::Ready(());
                     }
                 }
-                // One byte is enough to be told of room, and takes none away from the other requests.
+                // Reserving one byte is enough to be woken, and takes no window from the other
+                // requests.
                 self.stream.reserve_capacity(1);
             }
             while self.stream.capacity() == 0 {
@@ -291,11 +298,12 @@ impl http_body::Body for ResponseBody {
         if !this.is_data_over {
             match ready!(this.incoming.poll_data(context)) {
                 Some(Ok(bytes)) => {
-                    // It fails only when more is given back than came.
+                    // It fails only when more is released than was received.
                     let _ = this.incoming.flow_control().release_capacity(bytes.len());
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
-                // With these a server ends a stream whose requests it does not want to hear to the end: no error, just the end.
+                // With these reasons a server ends a stream without reading its remaining requests:
+                // a regular end, no error.
                 Some(Err(error)) if matches!(error.reason(), Some(Reason::NO_ERROR | Reason::CANCEL)) => {
                     return Poll::Ready(None);
                 }
@@ -337,10 +345,10 @@ pub(crate) enum Http2Error {
     /// The connection did not take the request: not a byte of it left.
     #[error("the connection took no more requests")]
     Unsent(#[source] h2::Error),
-    /// A message could not be encoded, which no message of ours should manage.
+    /// A message could not be encoded, which no message of this crate should cause.
     #[error("the request could not be encoded")]
     Garbled(#[source] Status),
-    /// The connection had the request. Nobody knows how far it came.
+    /// The connection had taken the request. How much of it was sent is unknown.
     #[error("the connection broke")]
     Broken(#[source] h2::Error),
 }

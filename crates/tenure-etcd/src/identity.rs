@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn another_cluster_is_a_replaced_store() {
+    fn other_cluster_id_is_replaced_store() {
         let identity = ClusterIdentity::default();
         identity.observe(&header(7, 5)).unwrap();
         assert_eq!(
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linearizable_answer_below_the_mark_is_a_replaced_store() {
+    fn linearizable_reply_below_mark_is_replaced_store() {
         let identity = ClusterIdentity::default();
         identity.observe(&header(7, 100)).unwrap();
         let mark = identity.mark().unwrap();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lagging_member_and_answers_out_of_order_prove_nothing() {
+    fn lagging_or_reordered_replies_prove_nothing() {
         let identity = ClusterIdentity::default();
         let early = identity.mark().unwrap();
         identity.observe_linearizable(&header(7, 100), early).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_store_stays_replaced_when_the_new_history_overtakes() {
+    fn replaced_store_stays_replaced() {
         let identity = ClusterIdentity::default();
         identity.observe(&header(7, 100)).unwrap();
         let mark = identity.mark().unwrap();

@@ -1,8 +1,9 @@
-//! Keep-alives: all leases of a client on one stream, each answer counted from the moment its request was sent.
+//! Keep-alives: all leases of a client share one stream, and each renewal counts from the moment
+//! its request was sent.
 //!
-//! One task per client owns the stream (`keepalive/driver.rs`); which send an answer belongs to is decided by a pure
-//! machine (`keepalive/pending.rs`). A server that does not answer in time is left, and what it did not answer is sent
-//! again elsewhere: a renewal may safely happen twice.
+//! One task per client owns the stream (`keepalive/driver.rs`); a pure machine pairs replies with
+//! sends (`keepalive/pending.rs`). A server that does not reply in time is abandoned, and its
+//! unanswered renewals are sent again elsewhere: a renewal may be repeated at will.
 
 mod driver;
 mod pending;
@@ -22,16 +23,16 @@ use crate::error::{Cause, Error};
 use crate::message::lease::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
 use driver::KeepAliveDriver;
 
-/// Members that one call may try in turn; with a patience of a quarter of the time to live, an answer that came later
+/// Members that one call may try in turn. With a patience of a quarter of the TTL, a later reply
 /// would be of no use.
 const TRIES: u32 = 3;
 
 /// How a renewal ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// The lease lives on.
+    /// The lease was renewed.
     Renewed {
-        /// Seconds granted, as the server says: not what was asked for once.
+        /// Seconds granted, as the server reports them: not what the grant requested.
         ttl_s: i64,
         /// When the answered request was sent, on the clock of [`boot_time`](crate::boot_time). Count from here.
         sent_at: Duration,
@@ -53,17 +54,18 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Every error leaves it open whether the lease was renewed; asking again is always right.
+    /// Every error leaves it open whether the lease was renewed; a repeated renewal is always
+    /// correct.
     ///
     /// # Cancellation
     ///
-    /// The renewal may still happen. Answers to other callers are not disturbed.
+    /// The renewal may still happen. Replies to other callers are not affected.
     pub async fn keep_alive_once(&self, lease: i64, patience: Duration) -> Result<Renewal, Error> {
         self.keeper().keep_alive_once(self.endpoints(), lease, patience).await
     }
 }
 
-/// One client's keep-alives.
+/// The keep-alives of one client.
 #[derive(Debug)]
 pub(crate) struct KeepAliveClient {
     inbox: Arc<KeepAliveInbox>,
@@ -80,7 +82,8 @@ impl KeepAliveClient {
     ///
     /// # Cancellation
     ///
-    /// Dropped before it returns, the renewal may still happen; the pairing of other answers is not disturbed.
+    /// Dropped before it returns, the renewal may still happen. The pairing of other replies is not
+    /// affected.
     pub(crate) async fn keep_alive_once(
         &self,
         endpoints: &Arc<Endpoints>,
@@ -96,23 +99,24 @@ impl KeepAliveClient {
         }
     }
 
-    /// etcd before 3.5.3 may not know a lease on one member for a moment after it was granted through another.
-    /// So a lease is gone when two questions say so; the second costs a round trip in the worst case of a lifetime.
+    /// etcd before 3.5.3 may not know a lease on one member for a moment after it was granted
+    /// through another. A lease therefore counts as gone only after two replies; the second request
+    /// costs one round trip in the life of a lease.
     async fn confirmed(
         &self,
         endpoints: &Arc<Endpoints>,
         lease: i64,
         patience: Duration,
     ) -> Result<Renewal, Error> {
-        let first = self.ask(endpoints, lease, patience).await?;
+        let first = self.renew(endpoints, lease, patience).await?;
         if first != Renewal::Gone || !is_alive(endpoints, lease).await? {
             return Ok(first);
         }
-        tracing::warn!(lease, "a member did not know a lease that lives");
-        self.ask(endpoints, lease, patience).await
+        tracing::warn!(lease, "member did not know a live lease");
+        self.renew(endpoints, lease, patience).await
     }
 
-    async fn ask(
+    async fn renew(
         &self,
         endpoints: &Arc<Endpoints>,
         lease: i64,
@@ -122,17 +126,18 @@ impl KeepAliveClient {
         if stop.is_cancelled() {
             return Err(Error::Closed);
         }
+        // The task starts with the first renewal: a client that keeps no lease has none.
         if !self.is_started.swap(true, Ordering::Relaxed) {
             endpoints
                 .tasks()
                 .spawn(KeepAliveDriver::new(Arc::clone(endpoints), Arc::clone(&self.inbox)).run());
         }
-        let (reply, answer) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         self.inbox.put(KeepAliveRequest { lease, patience, reply });
         tokio::select! {
             biased;
             () = stop.cancelled() => Err(Error::Closed),
-            answer = answer => answer.unwrap_or(Err(Error::Closed)),
+            result = result => result.unwrap_or(Err(Error::Closed)),
         }
     }
 }
@@ -140,15 +145,15 @@ impl KeepAliveClient {
 async fn is_alive(endpoints: &Arc<Endpoints>, lease: i64) -> Result<bool, Error> {
     let message = LeaseTimeToLiveRequest { id: lease, keys: false };
     let path = "/etcdserverpb.Lease/LeaseTimeToLive";
-    let call = Call { path, kind: CallKind::LocalRead, message, asked: RequestSize::default() };
+    let call = Call { path, kind: CallKind::LocalRead, message, size: RequestSize::default() };
     match endpoints.call::<_, LeaseTimeToLiveResponse>(call).await {
-        Ok(answer) => Ok(answer.ttl > 0),
+        Ok(result) => Ok(result.ttl > 0),
         Err(Error::LeaseNotFound) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// One caller's wish.
+/// The request of one caller.
 #[derive(Debug)]
 struct KeepAliveRequest {
     lease: i64,
@@ -156,18 +161,19 @@ struct KeepAliveRequest {
     reply: oneshot::Sender<Result<Renewal, Error>>,
 }
 
-/// From all callers to the one task. Bounded by the callers: the task empties it whenever it is told of changed.
+/// From all callers to the one task. Bounded by the callers, because the task empties it whenever
+/// `changed` is notified.
 #[derive(Debug, Default)]
 struct KeepAliveInbox {
-    wishes: Mutex<Vec<KeepAliveRequest>>,
+    requests: Mutex<Vec<KeepAliveRequest>>,
     changed: Notify,
-    /// What the task could not do last, for callers whose time is over.
+    /// The task's last failure, for callers that reach their deadline.
     trouble: Mutex<Option<Error>>,
 }
 
 impl KeepAliveInbox {
-    fn put(&self, wish: KeepAliveRequest) {
-        self.wishes.lock().unwrap_or_else(PoisonError::into_inner).push(wish);
+    fn put(&self, request: KeepAliveRequest) {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).push(request);
         self.changed.notify_one();
     }
 
@@ -176,7 +182,7 @@ impl KeepAliveInbox {
     }
 
     fn take(&self) -> Vec<KeepAliveRequest> {
-        std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.requests.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn set_trouble(&self, trouble: Option<Error>) {

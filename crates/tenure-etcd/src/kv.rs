@@ -90,7 +90,7 @@ pub struct Put {
     pub lease: i64,
     /// Keep the lease the key has. The key must exist.
     pub keep_lease: bool,
-    /// Give back what was there before.
+    /// Whether the reply contains the pair as it was before.
     pub with_previous: bool,
 }
 
@@ -101,14 +101,14 @@ pub struct Delete {
     pub key: Bytes,
     /// The end, as in [`Range`].
     pub range_end: Bytes,
-    /// Give back what was there before.
+    /// Whether the reply contains the pairs as they were before.
     pub with_previous: bool,
 }
 
 /// A condition of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compare {
-    /// The key looked at.
+    /// The key that is compared.
     pub key: Bytes,
     /// How it must compare.
     pub relation: Relation,
@@ -129,7 +129,7 @@ pub enum Relation {
     Less,
 }
 
-/// What a condition looks at. Of a missing key all numbers are 0, and no value compares.
+/// What a condition compares. For a missing key all numbers are 0, and no value compares.
 #[derive(Clone, PartialEq, Eq)]
 pub enum CompareValue {
     /// Changes since creation.
@@ -210,8 +210,8 @@ pub struct TxnReply {
 }
 
 impl Txn {
-    /// The longest path of lists, as the server counts it: nested lists add to the list they stand in,
-    /// neighbours do not add up.
+    /// The longest path of lists, as the server counts it: nested lists add to the list that
+    /// contains them, neighbours do not add up.
     #[must_use]
     pub fn op_count(&self) -> usize {
         let longest = self.when.len().max(self.then.len()).max(self.otherwise.len());
@@ -232,8 +232,8 @@ impl Txn {
 }
 
 impl Client {
-    /// Reads keys; linearizable unless the range says otherwise. RequestSize again from other members until the
-    /// deadline.
+    /// Reads keys; linearizable unless the range requests otherwise. Repeated on other members
+    /// until the deadline.
     ///
     /// # Errors
     ///
@@ -249,7 +249,7 @@ impl Client {
             path: "/etcdserverpb.KV/Range",
             kind,
             message: message::RangeRequest::from(range),
-            asked: RequestSize::default(),
+            size: RequestSize::default(),
         };
         self.endpoints().call::<_, message::RangeResponse>(call).await.map(Into::into)
     }
@@ -275,7 +275,7 @@ impl Client {
             path: "/etcdserverpb.KV/Txn",
             kind: if txn.writes() { CallKind::Write } else { CallKind::Read },
             message: message::TxnRequest::from(txn),
-            asked: RequestSize { ops, ..RequestSize::default() },
+            size: RequestSize { ops, ..RequestSize::default() },
         };
         let answer: message::TxnResponse = self.endpoints().call(call).await?;
         TxnReply::try_from(answer)
@@ -295,13 +295,13 @@ impl Client {
             path: "/etcdserverpb.KV/Put",
             kind: CallKind::Write,
             message: message::PutRequest::from(put),
-            asked: RequestSize::default(),
+            size: RequestSize::default(),
         };
         let answer: message::PutResponse = self.endpoints().call(call).await?;
         Ok(answer.header.map_or(0, |header| header.revision))
     }
 
-    /// Removes keys; says how many, and at which revision.
+    /// Deletes keys; returns how many, and at which revision.
     ///
     /// # Errors
     ///
@@ -315,7 +315,7 @@ impl Client {
             path: "/etcdserverpb.KV/DeleteRange",
             kind: CallKind::Write,
             message: message::DeleteRangeRequest::from(delete),
-            asked: RequestSize::default(),
+            size: RequestSize::default(),
         };
         let answer: message::DeleteRangeResponse = self.endpoints().call(call).await?;
         let revision = answer.header.map_or(0, |header| header.revision);
@@ -336,7 +336,7 @@ impl Client {
             path: "/etcdserverpb.KV/Compact",
             kind: CallKind::Write,
             message: message::CompactionRequest { revision, physical: false },
-            asked: RequestSize::default(),
+            size: RequestSize::default(),
         };
         self.endpoints().call::<_, message::CompactionResponse>(call).await.map(drop)
     }

@@ -1,4 +1,4 @@
-//! Leases: grant, revoke, look at. Renewing is the business of `keepalive`.
+//! Leases: grant, revoke, read. `keepalive` renews them.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Client {
     ///
     /// # Cancellation
     ///
-    /// The lease may exist without anybody renewing it; it ends by itself.
+    /// The lease may exist without a process that renews it; it expires by itself.
     pub async fn lease_grant(&self, id: i64, ttl: Duration) -> Result<Grant, Error> {
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let whole = i64::try_from(seconds).ok().filter(|_| seconds <= TTL_SECONDS_MAX);
@@ -58,7 +58,7 @@ impl Client {
             path: "/etcdserverpb.Lease/LeaseGrant",
             kind: CallKind::Write,
             message: message::LeaseGrantRequest { ttl: whole, id },
-            asked: RequestSize { ttl: seconds, ..RequestSize::default() },
+            size: RequestSize { ttl: seconds, ..RequestSize::default() },
         };
         let answer: message::LeaseGrantResponse = self.endpoints().call(call).await?;
         if !answer.error.is_empty() {
@@ -70,7 +70,7 @@ impl Client {
         Ok(Grant { id: answer.id, ttl: seconds_of(answer.ttl)?, asked_at })
     }
 
-    /// Ends a lease and removes its keys, all at one revision, which is given back.
+    /// Ends a lease and deletes its keys, all at one revision, which is returned.
     ///
     /// # Errors
     ///
@@ -84,13 +84,13 @@ impl Client {
             path: "/etcdserverpb.Lease/LeaseRevoke",
             kind: CallKind::Write,
             message: message::LeaseRevokeRequest { id },
-            asked: RequestSize::default(),
+            size: RequestSize::default(),
         };
         let answer: message::LeaseRevokeResponse = self.endpoints().call(call).await?;
         Ok(answer.header.map_or(0, |header| header.revision))
     }
 
-    /// Looks at a lease and its keys; `None` when there is no such lease.
+    /// Reads a lease and its keys; `None` when there is no such lease.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl Client {
             path: "/etcdserverpb.Lease/LeaseTimeToLive",
             kind: CallKind::LocalRead,
             message: message::LeaseTimeToLiveRequest { id, keys: true },
-            asked: RequestSize::default(),
+            size: RequestSize::default(),
         };
         let answer: message::LeaseTimeToLiveResponse = match self.endpoints().call(call).await {
             Ok(answer) => answer,
@@ -135,7 +135,7 @@ impl Client {
             path: "/etcdserverpb.Lease/LeaseLeases",
             kind: CallKind::LocalRead,
             message: message::LeaseLeasesRequest {},
-            asked: RequestSize::default(),
+            size: RequestSize::default(),
         };
         let answer: message::LeaseLeasesResponse = self.endpoints().call(call).await?;
         Ok(answer.leases.into_iter().map(|lease| lease.id).collect())

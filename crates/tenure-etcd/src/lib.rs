@@ -1,12 +1,12 @@
 //! A thin etcd v3 client: hand-written messages, failover, multiplexed watches and keep-alives.
 //!
-//! It knows nothing of Tenure. Its promise is an honest outcome for every request: applied, not applied, or
-//! nobody knows; and that one dead member out of three costs a moment, never an error.
+//! It has no dependency on Tenure. It guarantees a true outcome for every request: applied, not
+//! applied, or unknown. One dead member out of three costs a moment, never an error.
 //!
-//! Reading order: [`Client`] is the handle; `call` turns one request into tries and one outcome; `classify`
-//! says what a failure means; `endpoints` keeps the connections, on the advice of the pure `choice`;
-//! `identity` notices a store that was swapped. No type of tonic or prost shows in a signature, so that
-//! either can be replaced.
+//! Reading order: [`Client`] is the handle; `call` turns one request into attempts and one outcome;
+//! `classify` maps a failure to its meaning; `endpoints` keeps the connections, as the pure
+//! `endpoint_selector` decides; `identity` detects that the store was replaced. No type of tonic or
+//! prost appears in a public signature, so that either can be replaced.
 
 mod call;
 mod classify;

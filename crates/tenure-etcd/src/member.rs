@@ -7,7 +7,7 @@ use crate::error::{Error, Invalid};
 use crate::message::cluster as message;
 use crate::version::ServerVersion;
 
-/// What the member we stay with says about itself.
+/// The status that the selected member reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The cluster it belongs to.
@@ -84,7 +84,7 @@ impl Client {
             path: "/etcdserverpb.Maintenance/Status",
             kind: CallKind::LocalRead,
             message: message::StatusRequest {},
-            asked: RequestSize::default(),
+            size: RequestSize::default(),
         };
         let answer: message::StatusResponse = self.endpoints().call(call).await?;
         let header = answer.header.unwrap_or_default();
@@ -133,7 +133,7 @@ impl Client {
             path: "/etcdserverpb.Cluster/MemberList",
             kind: CallKind::LocalRead,
             message: message::MemberListRequest { linearizable },
-            asked: RequestSize::default(),
+            size: RequestSize::default(),
         };
         let answer: message::MemberListResponse = self.endpoints().call(call).await?;
         Ok(answer
@@ -163,7 +163,7 @@ impl Client {
             path: "/grpc.health.v1.Health/Check",
             kind: CallKind::LocalRead,
             message: message::HealthCheckRequest {},
-            asked: RequestSize::default(),
+            size: RequestSize::default(),
         };
         match self.endpoints().call::<_, message::HealthCheckResponse>(call).await {
             Ok(_) => Ok(false),
@@ -186,7 +186,7 @@ impl Client {
             path: "/etcdserverpb.Maintenance/Alarm",
             kind: CallKind::LocalRead,
             message: message::AlarmRequest { action: 0, member_id: 0, alarm: 0 },
-            asked: RequestSize::default(),
+            size: RequestSize::default(),
         };
         let answer: message::AlarmResponse = self.endpoints().call(call).await?;
         Ok(answer

@@ -1,7 +1,7 @@
-//! The etcd v3 wire messages, written by hand: only what we use, no build script.
+//! The etcd v3 protocol messages in plain Rust: only those that are used, without a build script.
 //!
-//! Field numbers are facts of the protocol; the tests against real etcd prove them.
-//! These types stay inside the crate, so that tonic and prost can be replaced without a word to anybody.
+//! Field numbers are facts of the protocol; the tests against real etcd prove them. These types
+//! stay inside the crate, so that tonic and prost can be replaced without a change for users.
 
 pub(crate) mod auth;
 pub(crate) mod cluster;

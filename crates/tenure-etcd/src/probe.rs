@@ -1,7 +1,8 @@
 //! What answers at an address where no connection came about: a server with TLS, one without, or no etcd at all.
 //!
-//! A TLS server that reads plain text, and a plain server that reads a handshake, only close the connection. "Connection reset" leads nobody to
-//! the scheme of the address, so the other protocol is tried once.
+//! A TLS server that reads plain text, and a plain server that reads a handshake, only close the
+//! connection. "Connection reset" does not lead a user to the scheme of the address, so the other
+//! protocol is tried once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +18,8 @@ use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 /// The beginning of every HTTP/2 connection, with empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Enough to tell a frame of settings from a line of text.
-const ANSWER_BYTES: usize = 64;
+/// Enough to distinguish a settings frame from a line of text.
+const REPLY_BYTES: usize = 64;
 
 /// What a server answers to the beginning of HTTP/2 in the clear.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,18 +37,18 @@ pub(crate) async fn plain(host: &str, port: u16, within: Duration) -> Plain {
     let asking = async {
         let mut socket = TcpStream::connect((host, port)).await?;
         socket.write_all(PREFACE).await?;
-        let mut answer = vec![0; ANSWER_BYTES];
+        let mut answer = vec![0; REPLY_BYTES];
         let read = socket.read(&mut answer).await?;
         answer.truncate(read);
         std::io::Result::Ok(answer)
     };
     match timeout(within, asking).await {
-        Ok(Ok(answer)) => read_answer(&answer),
+        Ok(Ok(answer)) => parse_reply(&answer),
         Ok(Err(_)) | Err(_) => Plain::Silent,
     }
 }
 
-/// Whether a handshake is answered by TLS, be it with a certificate that nobody trusts or with an alert.
+/// Whether TLS answers a handshake, be it with an untrusted certificate or with an alert.
 pub(crate) async fn speaks_tls(host: &str, port: u16, within: Duration) -> bool {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -73,12 +74,12 @@ pub(crate) fn rustls_error(error: &std::io::Error) -> Option<&rustls::Error> {
 }
 
 /// A frame is its length in three bytes, then its kind; the first one of a server has its settings.
-fn read_answer(answer: &[u8]) -> Plain {
+fn parse_reply(answer: &[u8]) -> Plain {
     const SETTINGS: u8 = 4;
     match answer {
         [] => Plain::Silent,
         [0, 0, _, SETTINGS, ..] => Plain::Http2,
-        // What a server says first about itself, such as `-ERR`, `SSH-2.0` or `HTTP/1.1 400`.
+        // The first line that a server sends, such as `-ERR`, `SSH-2.0` or `HTTP/1.1 400`.
         other => {
             let text: String = other
                 .iter()
@@ -95,14 +96,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_told_apart_by_their_first_bytes() {
+    fn first_bytes_identify_server() {
         for (answer, plain) in [
             (&b""[..], Plain::Silent),
             (b"\0\0\x06\x04\0\0\0\0\0", Plain::Http2),
             (b"-ERR unknown command 'PRI'\r\n", Plain::Other("-ERR unknown command 'PRI'".to_owned())),
             (b"\x15\x03\x01", Plain::Other(String::new())),
         ] {
-            assert_eq!(read_answer(answer), plain);
+            assert_eq!(parse_reply(answer), plain);
         }
     }
 }

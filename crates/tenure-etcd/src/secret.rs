@@ -1,7 +1,7 @@
 //! A text that must never be seen: passwords and tokens.
 //!
-//! It has no `Display`, its `Debug` says nothing, and its bytes are overwritten when it goes.
-//! [`redact`] does the same for an endpoint that a user and a password were written into.
+//! It has no `Display`, its `Debug` shows nothing, and its bytes are overwritten on drop.
+//! [`redact`] does the same for an endpoint that contains a user and a password.
 
 use std::fmt;
 
@@ -36,7 +36,8 @@ impl Drop for Secret {
     }
 }
 
-/// An endpoint as errors and `Debug` may show it: scheme, host and port. What has another shape may be a password, and `…` stands for it.
+/// An endpoint as errors and `Debug` may show it: scheme, host and port. Anything else may be a
+/// password and is replaced by `…`.
 pub(crate) fn redact(endpoint: &str) -> String {
     const HIDDEN: &str = "…";
     /// A longer number is no port.
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_shows_nothing_of_itself() {
+    fn secret_debug_shows_nothing() {
         let secret = Secret::new("canary-in-a-coal-mine");
         assert_eq!(format!("{secret:?}"), "Secret(..)");
         assert_eq!(format!("{secret:#?}"), "Secret(..)");

@@ -71,17 +71,18 @@ impl<R: prost::Message + Default + 'static> Incoming<R> {
     }
 }
 
-/// A broken stream, as it concerns the connection and those who wait.
+/// A broken stream, as it concerns the connection and the waiting callers.
 #[derive(Debug)]
 pub(crate) enum StreamError {
     /// Try again, elsewhere if need be.
     Retry(Error),
-    /// Nobody will do better.
+    /// No other member would accept it either.
     Fatal(Error),
 }
 
 impl StreamError {
-    /// Reads the status that ended a stream, and tells the endpoints what it says about the member.
+    /// Interprets the status that ended a stream, and reports to the endpoints what it proves about
+    /// the member.
     pub(crate) fn report(endpoints: &Endpoints, connection: &Connection, status: &Status) -> StreamError {
         let is_transport = std::error::Error::source(status).is_some();
         let (report, broken) = match classify(status, RequestSize::default()) {
@@ -169,7 +170,7 @@ impl Reconnect {
     }
 }
 
-/// Ends when anybody gives up the connection.
+/// Ends when any user abandons the connection.
 pub(crate) fn abandoned(endpoints: &Arc<Endpoints>, connection: &Arc<Connection>) -> BoxFuture<'static, ()> {
     let (endpoints, connection) = (Arc::clone(endpoints), Arc::clone(connection));
     Box::pin(async move { endpoints.abandoned(&connection).await })
@@ -196,7 +197,7 @@ impl Pause {
     }
 }
 
-/// Between 0 and 1; without entropy everybody throws the middle.
+/// Between 0 and 1; without entropy always the middle.
 fn random_fraction() -> f64 {
     let mut bytes = [0_u8, 128];
     let thrown = getrandom::fill(&mut bytes).map_or(0x8000, |()| u16::from_le_bytes(bytes));
@@ -227,7 +228,7 @@ mod tests {
     use super::{PAUSE_FIRST, PAUSE_MAX, Pause};
 
     #[test]
-    fn the_pause_grows_to_its_bound_and_begins_anew() {
+    fn pause_grows_to_bound_and_resets() {
         let mut pause = Pause::default();
         for failures in 0..40_u32 {
             let longest = PAUSE_FIRST.saturating_mul(2_u32.saturating_pow(failures)).min(PAUSE_MAX);

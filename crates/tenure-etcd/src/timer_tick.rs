@@ -1,8 +1,9 @@
 //! A timer that beats while calls are made, so that their own timers cost nothing.
 //!
-//! Every call has a timer that nearly never fires. Where no other timer is due earlier, setting one makes the runtime wake the thread
-//! that waits for the next event, only to let it wait again: some microseconds and a switch of threads for each call, which showed as
-//! several per cent beside bare calls. While this one beats there always is an earlier one. It rests when nobody calls.
+//! Every call has a timer that nearly never fires. Where no other timer is due earlier, setting one
+//! makes the runtime wake the thread that waits for the next event, only to let it wait again. That
+//! costs some microseconds and a thread switch per call, several per cent of a bare call. While
+//! this timer ticks there always is an earlier one. It stops when there are no calls.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

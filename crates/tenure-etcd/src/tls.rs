@@ -1,4 +1,4 @@
-//! TLS by rustls: from the configuration to a socket whose other end is who it should be.
+//! TLS by rustls: from the configuration to a socket with a verified peer.
 
 use std::fmt;
 use std::io;
@@ -24,7 +24,7 @@ use crate::probe::rustls_error;
 /// The name of HTTP/2 when both sides agree on a protocol.
 const HTTP2: &[u8] = b"h2";
 
-/// Whom we trust, who we are, and whom we expect.
+/// The trusted authorities, the client's certificate, and the expected server name.
 #[derive(Clone)]
 pub(crate) struct TlsConnect {
     config: Arc<ClientConfig>,
@@ -60,7 +60,7 @@ pub(crate) enum TlsConfigError {
 }
 
 impl TlsConnect {
-    /// Reads the configuration, for a server that is called `host` unless the configuration says otherwise.
+    /// Reads the configuration, for a server called `host` unless the configuration names another.
     pub(crate) fn new(tls: &Tls, host: &str) -> Result<Self, TlsConfigError> {
         let provider =
             CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()));
@@ -77,7 +77,7 @@ impl TlsConnect {
             Some(identity) => {
                 let chain = certificates(&identity.certificate_pem).map_err(TlsConfigError::Certificate)?;
                 let key = PrivateKeyDer::from_pem_slice(identity.key_pem.reveal().as_bytes())
-                    // Why is not said: it might show a line of the key.
+                    // The cause is left out: it might show a line of the key.
                     .map_err(|_| TlsConfigError::Key)?;
                 let identity =
                     CertifiedKey::from_der(chain, key, &provider).map_err(|error| match error {
@@ -216,7 +216,7 @@ fn authorities(tls: &Tls) -> Result<RootCertStore, TlsConfigError> {
         }
     };
     let mut roots = RootCertStore::empty();
-    // TlsConnect stores hold old certificates that nobody can read any more; the others count.
+    // Trust stores hold old certificates that cannot be parsed any more; the others count.
     roots.add_parsable_certificates(found);
     Ok(roots)
 }

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_as_servers_write_them() {
+    fn server_versions_parse() {
         let version = |minor, patch| Some(ServerVersion { major: 3, minor, patch });
         assert_eq!(ServerVersion::parse("3.5.23"), version(5, 23));
         assert_eq!(ServerVersion::parse("3.6.0-rc.1"), version(6, 0));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_clean_from_its_own_fix_on() {
+    fn fixed_versions_have_no_defects() {
         for (clean, last_bad) in [("3.4.42", "3.4.41"), ("3.5.28", "3.5.27"), ("3.6.9", "3.6.8")] {
             assert_eq!(defects(clean), 0, "{clean}");
             assert_eq!(defects(last_bad), 1, "{last_bad}");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_and_watch_defects_are_named_below_the_promised_versions() {
+    fn old_versions_report_their_defects() {
         for bad in ["3.4.37", "3.5.22", "3.6.4"] {
             assert_eq!(defects(bad), 2, "{bad}");
         }

@@ -1,8 +1,9 @@
 //! Watches: any number of them on one stream, resumed without their consumers noticing.
 //!
-//! One task per client owns the stream (`watch/driver.rs`) and does what a pure machine tells it (`watch/router.rs`).
-//! It leaves a server that answers no more, continues on another one after the last delivered revision, and proves
-//! after each new start that nothing was lost to compaction in between.
+//! One task per client owns the stream (`watch/driver.rs`) and executes what a pure machine decides
+//! (`watch/router.rs`). It leaves a server that does not reply, continues on another one after the
+//! last delivered revision, and proves after each restart that compaction removed nothing in
+//! between.
 
 mod driver;
 mod hub;
@@ -37,7 +38,7 @@ pub struct WatchSpec {
     pub range_end: Bytes,
     /// Where to begin.
     pub start: WatchFrom,
-    /// Whether events carry what was there before them.
+    /// Whether events carry the previous value of their key.
     pub prev: bool,
 }
 
@@ -46,8 +47,9 @@ pub struct WatchSpec {
 pub enum WatchFrom {
     /// After a revision read during the call: nothing committed after the call returned is missed.
     Now,
-    /// After the revision at which the asked member stands, which may lag: nothing committed after the call returned is missed, and whoever reads
-    /// after that has everything. Spares the read of [`WatchFrom::Now`].
+    /// After the current revision of the member that serves the watch, which may lag. Nothing
+    /// committed after the call returned is missed, and a later read sees everything before it.
+    /// Saves the read of [`WatchFrom::Now`].
     Recent,
     /// With the first revision above this one, which may lie in the past or in the future; 0 is the beginning.
     After(i64),
@@ -60,7 +62,7 @@ pub enum WatchEvent {
     Put {
         /// The key as it is now.
         kv: KeyValue,
-        /// The key as it was, if asked for and if there was one that compaction has left.
+        /// The previous value, if requested, and if there was one that compaction has kept.
         prev: Option<KeyValue>,
     },
     /// The key was deleted.
@@ -69,7 +71,7 @@ pub enum WatchEvent {
         key: Bytes,
         /// The revision of the deletion.
         revision: i64,
-        /// The key as it was, if asked for and if compaction has left it.
+        /// The previous value, if requested and if compaction has kept it.
         prev: Option<KeyValue>,
     },
 }
@@ -126,16 +128,16 @@ impl WatchItem {
     }
 }
 
-/// Why a watcher ended; it is the last thing it says.
+/// Why a watcher ended; its last item.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
     /// What comes next was removed by compaction: list again, then watch after that revision.
     #[error("the history up to revision {at} was compacted away")]
     Compacted {
-        /// The compact revision as the server told it, or the smallest one it can have.
+        /// The compact revision as the server reported it, or the smallest one it can have.
         at: i64,
     },
-    /// The store is gone for this handle.
+    /// The store is lost for this client.
     #[error("the watch was lost")]
     Lost(#[source] Error),
 }
@@ -143,8 +145,8 @@ pub enum WatchError {
 impl Client {
     /// Watches a key or a range, on the one stream that all watchers of this client share.
     ///
-    /// Returns when the watch stands at a server. StreamError streams and dead members are not noticed by the consumer:
-    /// the watch goes on elsewhere, after the last revision delivered.
+    /// Returns when a server has created the watch. Consumers do not notice broken streams and dead
+    /// members: the watch continues elsewhere, after the last revision delivered.
     ///
     /// # Errors
     ///
@@ -153,7 +155,8 @@ impl Client {
     ///
     /// # Cancellation
     ///
-    /// Leaves nothing behind: the watch is cancelled at the server as if the watcher had been dropped.
+    /// Leaves nothing behind: the watch is cancelled at the server, as if the watcher had been
+    /// dropped.
     pub async fn watch(&self, spec: WatchSpec) -> Result<Watcher, Error> {
         self.watches().watch(self.endpoints(), spec).await
     }

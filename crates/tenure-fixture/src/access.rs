@@ -129,7 +129,7 @@ mod tests {
     use super::base64;
 
     #[test]
-    fn bytes_are_written_as_base64() {
+    fn bytes_encode_as_base64() {
         for (bytes, text) in [(&b""[..], ""), (b"/", "Lw=="), (b"/a", "L2E="), (b"/tenure/", "L3RlbnVyZS8=")]
         {
             assert_eq!(base64(bytes), text);

@@ -58,9 +58,9 @@ pub fn version_of(binary: &Path) -> EtcdVersion {
     version
 }
 
-/// Reads the line `etcd EtcdVersion: 3.7.2`; a suffix such as `-rc.0` is dropped.
+/// Reads the line `etcd Version: 3.7.2`; a suffix such as `-rc.0` is dropped.
 fn parse_version(text: &str) -> Option<EtcdVersion> {
-    let line = text.lines().find_map(|line| line.strip_prefix("etcd EtcdVersion:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("etcd Version:"))?;
     let mut numbers = line.trim().split(['.', '-', '+']).map_while(|part| part.parse().ok());
     Some((numbers.next()?, numbers.next()?, numbers.next()?))
 }
@@ -70,15 +70,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_line_is_read_with_and_without_a_suffix() {
-        assert_eq!(parse_version("etcd EtcdVersion: 3.4.45\nGit SHA: x\n"), Some((3, 4, 45)));
-        assert_eq!(parse_version("etcd EtcdVersion: 3.7.0-rc.1\n"), Some((3, 7, 0)));
-        assert_eq!(parse_version("etcd EtcdVersion: 3\n"), None);
+    fn version_line_parses_with_suffix() {
+        assert_eq!(parse_version("etcd Version: 3.4.45\nGit SHA: x\n"), Some((3, 4, 45)));
+        assert_eq!(parse_version("etcd Version: 3.7.0-rc.1\n"), Some((3, 7, 0)));
+        assert_eq!(parse_version("etcd Version: 3\n"), None);
         assert_eq!(parse_version("GNU tar 1.34\n"), None);
     }
 
     #[test]
-    fn the_binary_under_test_answers_with_a_known_line() {
+    fn etcd_binary_prints_known_version() {
         let version = version_of(&binary());
         assert!(version >= (3, 4, 0), "{version:?}");
     }

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn no_fsync_is_asked_only_where_the_server_knows_it() {
+    fn no_fsync_depends_on_version() {
         let flag = "--unsafe-no-fsync=true".to_owned();
         assert!(!args(&Builder::new(), (3, 4, 45)).contains(&flag));
         assert!(args(&Builder::new(), (3, 5, 34)).contains(&flag));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_follow_the_number_of_members() {
+    fn timers_follow_member_count() {
         assert!(args(&Builder::new(), (3, 7, 2)).contains(&"--election-timeout=50".to_owned()));
         assert!(args(&Builder::new().members(3), (3, 7, 2)).contains(&"--election-timeout=200".to_owned()));
         let default = args(&Builder::new().timers(Timers::Default), (3, 7, 2));

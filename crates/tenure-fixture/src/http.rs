@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_its_status_and_what_follows_the_headers() {
+    fn response_parses_status_and_body() {
         let answer =
             parse("HTTP/1.0 503 Service Unavailable\r\nA: b\r\n\r\n{\"health\":\"false\"}\r\n\r\nx").unwrap();
         assert_eq!(answer.status, 503);

@@ -33,7 +33,7 @@ etcd_debugging_mvcc_db_total_size_in_bytes 2.0480e+04
 ";
 
     #[test]
-    fn a_figure_is_the_sum_over_the_series_that_match() {
+    fn metric_sums_matching_series() {
         assert_eq!(sum(PAGE, "grpc_server_handled_total", ""), 14.0);
         assert_eq!(sum(PAGE, "grpc_server_handled_total", "grpc_method=\"Txn\""), 9.0);
         assert_eq!(sum(PAGE, "etcd_server_is_leader", ""), 1.0);

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dialer_is_known_by_its_header() {
+    fn peer_dialer_is_identified_by_header() {
         let head = |line: &str| {
             format!("GET /raft/stream/message/abc HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n").into_bytes()
         };

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_leased_port_is_not_leased_again_until_it_is_given_back() {
+    fn leased_port_is_exclusive() {
         let port = Port::lease();
         assert!((FIRST..FIRST + COUNT).contains(&port.number));
         assert!(Port::try_lease(port.number).is_none());
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_with_a_listener_is_not_leased() {
+    fn port_with_listener_is_skipped() {
         let port = Port::lease();
         let listener = TcpListener::bind(port.addr()).unwrap();
         let number = port.number;

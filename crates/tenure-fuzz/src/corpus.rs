@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_again_in_the_order_of_names() {
+    fn corpus_is_read_in_name_order() {
         let folder = std::env::temp_dir().join(format!("tenure-corpus-{}", std::process::id()));
         let corpus = Corpus::of(folder.to_str().unwrap(), "keys");
         assert!(corpus.read().is_err(), "a folder that is not there is no empty one");

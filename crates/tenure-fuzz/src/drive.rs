@@ -216,21 +216,21 @@ mod tests {
     }
 
     #[test]
-    fn a_decoder_that_breaks_at_a_limit_is_found_and_its_input_is_small() {
+    fn broken_limit_is_found_and_shrunk() {
         let finding = go(&breaks_at_a_limit, r#"{"name":"web-1","count":3,"labels":{"a":"b"}}"#).unwrap_err();
         assert!(finding.why.contains("counts are small"), "{finding}");
         assert_eq!(finding.input.len(), "\"count\":4294967296".len(), "{finding}");
     }
 
     #[test]
-    fn a_finding_comes_again_from_its_seed() {
+    fn seed_reproduces_finding() {
         let once = || go(&breaks_at_a_limit, r#"{"count":3}"#).unwrap_err();
         assert_eq!(once(), once());
     }
 
     /// Four doors behind each other. Chance alone does not pass them within the bounds; one after the other they are passed.
     #[test]
-    fn what_makes_a_target_say_something_new_is_changed_further() {
+    fn new_output_extends_input_pool() {
         let passed = |bytes: &[u8]| {
             let passed =
                 ["[", "[:", "[:null", "[:null}"].iter().filter(|doors| bytes.starts_with(doors.as_bytes()));
@@ -251,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_input_that_breaks_again_is_named() {
+    fn broken_corpus_input_is_named() {
         let finding = go(&|_: &[u8]| panic!("always"), "x").unwrap_err();
         assert_eq!(finding.name.as_deref(), Some("kept"));
         assert!(finding.to_string().contains("always"));
     }
 
     #[test]
-    fn a_sound_target_is_tried_as_often_as_it_should_be() {
+    fn sound_target_runs_all_executions() {
         let bounds = Bounds::Executions(500);
         let target = |bytes: &[u8]| bytes.len().to_string();
         let report = FuzzRun { target: &target, inputs: Vec::new(), seed: 1, bounds }.go().unwrap();

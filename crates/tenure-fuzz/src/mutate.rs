@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_changes_alike_and_another_does_not() {
+    fn seed_decides_mutations() {
         let made = |seed: u64| {
             let mut mutator = Mutator::new(seed);
             (0..50).map(|_| mutator.change(br#"{"v":1,"node":"web-1"}"#, b"[1,2]")).collect::<Vec<_>>()
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_too_short_to_be_changed_and_nothing_grows_without_end() {
+    fn mutation_handles_empty_and_bounds_growth() {
         for input in [&b""[..], b"x", b"{}", b":", b"\""] {
             let mut mutator = Mutator::new(7);
             let mut bytes = input.to_vec();

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_needed_is_left() {
+    fn shrinking_keeps_needed_bytes() {
         let input: Vec<u8> = (0..200).collect();
         let small = shrink(&input, &mut |bytes| bytes.contains(&17) && bytes.contains(&150));
         assert_eq!(small, [17, 150]);

@@ -1,4 +1,5 @@
-//! What must be true of everything that the processes told. One sentence a file, each with a history that it refuses.
+//! What must be true of the histories of all processes. One rule a file, each with a history that
+//! it refuses.
 
 pub mod command_replies;
 pub mod counters;
@@ -22,7 +23,7 @@ use crate::options::LockUnderTest;
 pub struct Violation {
     /// Which.
     pub promise: &'static str,
-    /// How, and where it is told.
+    /// How, and in which history.
     pub what: String,
 }
 
@@ -37,26 +38,26 @@ impl fmt::Display for Violation {
 pub struct ClientLife {
     /// The name of its history.
     pub file: String,
-    /// Who it was; its next life has the same name.
+    /// The name of the process; its next incarnation has the same name.
     pub client: String,
-    /// What it told.
+    /// What it recorded.
     pub lines: Vec<HistoryLine>,
     /// When it was killed, or a little before.
     pub killed_at: Option<Stamp>,
 }
 
-/// Everything that was told.
+/// Everything that was recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// By everybody.
+    /// By all clients.
     pub lives: Vec<ClientLife>,
     /// By the ledger.
     pub ledger: Vec<LedgerEntry>,
-    /// Leases that somebody revoked by hand.
+    /// Leases that an operator revoked.
     pub leases_by_hand: BTreeSet<i64>,
     /// Leases that etcd ended before their time was over, seen at etcd itself: see `rig/stale_leader.rs`.
     pub leases_ended_early: BTreeSet<i64>,
-    /// Tokens of places that somebody deleted by hand.
+    /// Tokens of queue keys that an operator deleted.
     pub tokens_by_hand: BTreeSet<i64>,
 }
 
@@ -64,8 +65,8 @@ pub struct Evidence {
 pub type OutcomeCounts = BTreeMap<(OperationKind, OperationOutcome), u64>;
 
 /// Counts operations.
-pub fn tally(evidence: &Evidence) -> OutcomeCounts {
-    let mut tally = OutcomeCounts::new();
+pub fn count_outcomes(evidence: &Evidence) -> OutcomeCounts {
+    let mut count_outcomes = OutcomeCounts::new();
     for life in &evidence.lives {
         let mut open = BTreeMap::new();
         for line in &life.lines {
@@ -75,17 +76,17 @@ pub fn tally(evidence: &Evidence) -> OutcomeCounts {
                 }
                 HistoryEvent::Answered { op, outcome, .. } => {
                     if let Some(work) = open.remove(op) {
-                        *tally.entry((work, *outcome)).or_default() += 1;
+                        *count_outcomes.entry((work, *outcome)).or_default() += 1;
                     }
                 }
                 _ => {}
             }
         }
         for work in open.into_values() {
-            *tally.entry((work, OperationOutcome::Unknown)).or_default() += 1;
+            *count_outcomes.entry((work, OperationOutcome::Unknown)).or_default() += 1;
         }
     }
-    tally
+    count_outcomes
 }
 
 /// All promises that can be seen in the histories alone.
@@ -109,7 +110,8 @@ mod made {
     use super::*;
     use crate::history::HoldEnd;
 
-    /// A hold: who, which token, asked, told, looked, and until when it was told to be valid.
+    /// A hold: the file, the token, when it was requested, granted and last checked, and until when
+    /// it was reported to be valid.
     pub(super) fn held(token: i64, asked: Stamp, told: Stamp, last: Stamp, until: Stamp) -> Vec<HistoryLine> {
         let (line, op) = ("lock:a".to_owned(), u64::try_from(token).unwrap());
         let believed =
@@ -133,8 +135,8 @@ mod made {
         ]
     }
 
-    /// It is given back at this moment.
-    pub(super) fn given_up(mut lines: Vec<HistoryLine>, at: Stamp) -> Vec<HistoryLine> {
+    /// Released at this moment.
+    pub(super) fn released(mut lines: Vec<HistoryLine>, at: Stamp) -> Vec<HistoryLine> {
         let Some(HistoryEvent::Believed { line, token, .. }) = lines.last().map(|line| line.event.clone())
         else {
             return lines;

@@ -1,7 +1,8 @@
-//! A client: one real process that works with the public parts of the library, and tells everything.
+//! A client: one real process that works with the public parts of the library, and records
+//! everything.
 //!
-//! It is told what to do by signals: SIGUSR1 means that faults are over and it is to finish what it does, SIGTERM that it is to go. Everything else
-//! that comes over it comes without warning.
+//! Signals control it: SIGUSR1 means that faults are over and it finishes its work, SIGTERM that it
+//! must exit. All faults hit it without warning.
 
 mod election;
 mod etcdctl;
@@ -38,7 +39,7 @@ pub const USER: (&str, &str) = ("root", "nemesis");
 /// For tasks and sockets to go after everything was closed. Ends of connections are seen by their tasks a little later.
 const GOING: Duration = Duration::from_secs(10);
 
-/// Runs a client until it is told to go.
+/// Runs a client until it must exit.
 ///
 /// # Errors
 ///
@@ -74,9 +75,9 @@ async fn live(options: &ClientOptions) -> Result<(), String> {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    // What is left is told and counted, not waited for any longer.
+    // What is left is recorded and counted, and not awaited any longer.
     let _ = tokio::time::timeout(GOING, gone).await;
-    history.tell(HistoryEvent::Left {
+    history.record(HistoryEvent::Left {
         tasks: Handle::current().metrics().num_alive_tasks(),
         fds_before,
         fds_after: open_fds(),
@@ -85,7 +86,7 @@ async fn live(options: &ClientOptions) -> Result<(), String> {
     Ok(())
 }
 
-/// Works until it is told to go; what could not be put away.
+/// Works until it must exit; returns what could not be closed.
 async fn work(
     options: &ClientOptions,
     history: &Arc<HistoryWriter>,
@@ -114,7 +115,7 @@ async fn work(
     context.actors.close();
     context.actors.wait().await;
     session.synced().await;
-    history.tell(HistoryEvent::Settled);
+    history.record(HistoryEvent::Settled);
     signals.go().await;
     context.over.cancel();
     let mut troubles = Vec::new();
@@ -147,7 +148,7 @@ async fn connect(options: &ClientOptions, signals: &mut ClientSignals) -> Option
 ///
 /// # Errors
 ///
-/// What the store says.
+/// The error of the store.
 pub async fn open(url: &StoreUrl, auth: bool) -> Result<Store, StoreError> {
     match url {
         StoreUrl::Etcd { endpoints, .. } if auth => {
@@ -158,7 +159,7 @@ pub async fn open(url: &StoreUrl, auth: bool) -> Result<Store, StoreError> {
     }
 }
 
-/// What the rig tells us.
+/// The signals of the rig.
 struct ClientSignals {
     calm: Signal,
     go: Signal,

@@ -1,7 +1,8 @@
-//! What every process tells: one line for each thing that it asked, was told, believed and did.
+//! What every process records: one line for each request, reply, check of a hold and action.
 //!
-//! Lines are JSON, stamped with the machine's time since boot, which all processes share, so that no clocks have to be compared.
-//! Each line is one `write`: whoever is killed loses at most the line that it was about to write.
+//! Lines are JSON, stamped with the time since boot, which all processes of the machine share, so
+//! that no clocks have to be compared. Each line is one `write`: a killed process loses at most the
+//! line that it was about to write.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -29,12 +30,12 @@ pub fn stamp(since_boot: std::time::Duration) -> Stamp {
 pub struct HistoryLine {
     /// When it was written; of a look, when it began.
     pub at: Stamp,
-    /// What it says.
+    /// Its content.
     #[serde(flatten)]
     pub event: HistoryEvent,
 }
 
-/// What a line says.
+/// The content of a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum HistoryEvent {
@@ -60,7 +61,7 @@ pub enum HistoryEvent {
         /// What was read, or why it failed.
         value: Option<String>,
     },
-    /// Somebody looked, and its hold was valid.
+    /// The client checked its hold, and it was valid.
     Believed {
         /// What it holds.
         line: String,
@@ -70,10 +71,10 @@ pub enum HistoryEvent {
         lease: Option<i64>,
         /// When the look was over.
         by: Stamp,
-        /// Until when it is certainly valid, as it was told.
+        /// Until when it is certainly valid, as reported to the client.
         until: Stamp,
     },
-    /// Somebody relies on its hold no more.
+    /// The client does not rely on its hold any more.
     Ended {
         /// What it held.
         line: String,
@@ -82,7 +83,7 @@ pub enum HistoryEvent {
         /// Why.
         how: HoldEnd,
     },
-    /// Somebody was refused by what it protects, and looked at its hold afterwards.
+    /// The protected resource refused the client, which then checked its hold.
     Refused {
         /// What it holds.
         line: String,
@@ -103,14 +104,14 @@ pub enum HistoryEvent {
         /// Its id.
         command: String,
     },
-    /// Its sender was told what came of it.
+    /// The sender received the result.
     Told {
         /// Its id.
         command: String,
-        /// What it was told.
+        /// The result.
         outcome: String,
     },
-    /// Nothing is under way any more, and every registration is there.
+    /// No operation is in flight any more, and every registration is there.
     Settled,
     /// The process is about to end.
     Left {
@@ -131,17 +132,17 @@ pub enum HistoryEvent {
 pub enum OperationKind {
     /// A lock is asked for.
     Lock,
-    /// It is given back.
+    /// A lock is released.
     Release,
     /// What it protects is read and written.
     Count,
-    /// Somebody runs for office.
+    /// A candidate campaigns.
     Campaign,
     /// A leader goes.
     Resign,
     /// A leader writes the register.
     Write,
-    /// Somebody reads it.
+    /// A client reads it.
     Read,
     /// A key is registered.
     Register,
@@ -161,17 +162,17 @@ pub enum OperationOutcome {
     Ok,
     /// Certainly without effect.
     No,
-    /// Nobody knows.
+    /// The operation may have been applied.
     Unknown,
 }
 
-/// Why somebody relies on its hold no more.
+/// Why a client does not rely on its hold any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HoldEnd {
     /// It was valid, and its holder gives it back.
     GivenUp,
-    /// A look said that it is not valid any more.
+    /// A check showed that it is not valid any more.
     Lost,
 }
 
@@ -187,7 +188,7 @@ impl HistoryWriter {
     ///
     /// # Errors
     ///
-    /// What the file system says.
+    /// The error of the file system.
     pub fn open(path: &Path) -> std::io::Result<HistoryWriter> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
         Ok(HistoryWriter { file, ops: AtomicU64::new(0) })
@@ -197,32 +198,32 @@ impl HistoryWriter {
     ///
     /// # Panics
     ///
-    /// If it cannot be written: a process that cannot tell what it does must not do it.
-    pub fn tell(&self, event: HistoryEvent) {
-        self.tell_at(now(), event);
+    /// If it cannot be written: a process that cannot record what it does must not do it.
+    pub fn record(&self, event: HistoryEvent) {
+        self.record_at(now(), event);
     }
 
     /// Writes a line about an earlier moment.
     ///
     /// # Panics
     ///
-    /// As [`HistoryWriter::tell`].
-    pub fn tell_at(&self, at: Stamp, event: HistoryEvent) {
+    /// As [`HistoryWriter::record`], with the time stamp as an argument.
+    pub fn record_at(&self, at: Stamp, event: HistoryEvent) {
         let mut text = serde_json::to_vec(&HistoryLine { at, event }).expect("a line is plain data");
         text.push(b'\n');
         (&self.file).write_all(&text).expect("a history can be written");
     }
 
     /// An operation begins; its number.
-    pub fn ask(&self, work: OperationKind, line: &str, value: Option<String>) -> u64 {
+    pub fn begin(&self, work: OperationKind, line: &str, value: Option<String>) -> u64 {
         let op = self.ops.fetch_add(1, Ordering::Relaxed);
-        self.tell(HistoryEvent::Asked { op, work, line: line.to_owned(), value });
+        self.record(HistoryEvent::Asked { op, work, line: line.to_owned(), value });
         op
     }
 
     /// An operation has ended.
-    pub fn answer(&self, op: u64, outcome: OperationOutcome, token: Option<i64>, value: Option<String>) {
-        self.tell(HistoryEvent::Answered { op, outcome, token, value });
+    pub fn end(&self, op: u64, outcome: OperationOutcome, token: Option<i64>, value: Option<String>) {
+        self.record(HistoryEvent::Answered { op, outcome, token, value });
     }
 }
 
@@ -230,7 +231,7 @@ impl HistoryWriter {
 ///
 /// # Errors
 ///
-/// What the file system says, or which line is wrong.
+/// The error of the file system, or the malformed line.
 pub fn read(path: &Path) -> Result<Vec<HistoryLine>, String> {
     read_on(path, &mut 0)
 }
@@ -241,11 +242,11 @@ pub fn read(path: &Path) -> Result<Vec<HistoryLine>, String> {
 ///
 /// As [`read`].
 pub fn read_on(path: &Path, offset: &mut u64) -> Result<Vec<HistoryLine>, String> {
-    let told = |error: std::io::Error| format!("{}: {error}", path.display());
-    let mut file = File::open(path).map_err(told)?;
-    file.seek(SeekFrom::Start(*offset)).map_err(told)?;
+    let describe = |error: std::io::Error| format!("{}: {error}", path.display());
+    let mut file = File::open(path).map_err(describe)?;
+    file.seek(SeekFrom::Start(*offset)).map_err(describe)?;
     let mut text = Vec::new();
-    file.read_to_end(&mut text).map_err(told)?;
+    file.read_to_end(&mut text).map_err(describe)?;
     let whole = whole(&text);
     *offset += u64::try_from(whole).unwrap_or(0);
     parse(&text[..whole]).map_err(|error| format!("{}: {error}", path.display()))
@@ -272,13 +273,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_history_is_read_as_it_was_written() {
+    fn history_survives_round_trip() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("h");
         let writer = HistoryWriter::open(&path).unwrap();
-        let op = writer.ask(OperationKind::Lock, "lock:a", None);
-        writer.answer(op, OperationOutcome::Ok, Some(7), None);
-        writer.tell(HistoryEvent::Believed {
+        let op = writer.begin(OperationKind::Lock, "lock:a", None);
+        writer.end(op, OperationOutcome::Ok, Some(7), None);
+        writer.record(HistoryEvent::Believed {
             line: "lock:a".to_owned(),
             token: 7,
             lease: None,
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_last_line_is_left_out_and_any_other_is_an_error() {
+    fn only_torn_last_line_is_tolerated() {
         let good = b"{\"at\":1,\"event\":\"settled\"}\n";
         assert_eq!(parse(&[good, b"{\"at\":2,\"ev".as_slice()].concat()).unwrap().len(), 1);
         assert!(parse(&[b"{\"at\":2,\"ev\n".as_slice(), good].concat()).is_err());

@@ -1,7 +1,8 @@
 //! What the locks protect: counters outside of the store, in the rig's own memory, that refuse older tokens than they have seen.
 //!
-//! Everything that is asked of it carries a token, reads too: a holder that was allowed to read may rely on what it read until a later holder
-//! has read. Whoever has no tokens (`etcdctl lock`, and a lock that is broken on purpose) is let in without, and what comes of that is counted.
+//! Every request carries a token, reads too: a holder that was allowed to read may rely on the
+//! value until a later holder has read. A client without tokens (`etcdctl lock`, and a lock that is
+//! broken on purpose) is always allowed, and the resulting violations are counted.
 //!
 //! The ledger is no part of what is tested and is hit by no fault: it is the witness.
 
@@ -49,13 +50,13 @@ pub struct LedgerEntry {
 }
 
 impl Ledger {
-    /// Begins to serve at an address of ours.
+    /// Begins to serve at an address of this machine.
     ///
     /// # Panics
     ///
     /// If no port is free there.
     pub fn start(at: Ipv4Addr) -> Ledger {
-        let listener = TcpListener::bind((at, 0)).expect("an address of ours has a free port");
+        let listener = TcpListener::bind((at, 0)).expect("the address has a free port");
         let addr = listener.local_addr().expect("a bound socket has an address");
         let ledger = Ledger { addr, inner: Arc::default() };
         let serving = ledger.clone();
@@ -82,9 +83,9 @@ impl Ledger {
     fn serve(&self, stream: TcpStream) {
         let Ok(mut answers) = stream.try_clone() else { return };
         for line in BufReader::new(stream).lines() {
-            // Whoever asked is gone.
+            // The client has disconnected.
             let Ok(line) = line else { return };
-            let answer = self.answer(&line);
+            let answer = self.reply(&line);
             if answers.write_all(answer.as_bytes()).is_err() {
                 return;
             }
@@ -92,8 +93,8 @@ impl Ledger {
     }
 
     /// `read LINE TOKEN` and `write LINE TOKEN VALUE`, where a token may be `-`.
-    fn answer(&self, question: &str) -> String {
-        let words: Vec<&str> = question.split(' ').collect();
+    fn reply(&self, request: &str) -> String {
+        let words: Vec<&str> = request.split(' ').collect();
         let (line, token, write) = match words.as_slice() {
             ["read", line, token] => (*line, *token, None),
             ["write", line, token, value] => match value.parse::<u64>() {
@@ -104,12 +105,12 @@ impl Ledger {
         };
         let token = token.parse::<i64>().ok();
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.ask(line, token, write)
+        inner.request(line, token, write)
     }
 }
 
 impl LedgerState {
-    fn ask(&mut self, line: &str, token: Option<i64>, write: Option<u64>) -> String {
+    fn request(&mut self, line: &str, token: Option<i64>, write: Option<u64>) -> String {
         let admitted = token.is_none_or(|token| self.verifier.admit(line, Token(Revision(token))).is_ok());
         let value = self.values.entry(line.to_owned()).or_default();
         let before = *value;
@@ -127,7 +128,7 @@ pub struct LedgerClient {
     stream: tokio::io::BufReader<tokio::net::TcpStream>,
 }
 
-/// What the ledger says.
+/// The reply of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LedgerReply {
     /// It is done; what the counter was before.
@@ -141,7 +142,7 @@ impl LedgerClient {
     ///
     /// # Errors
     ///
-    /// What the socket says.
+    /// The error of the socket.
     pub async fn to(addr: SocketAddr) -> std::io::Result<LedgerClient> {
         let stream = tokio::net::TcpStream::connect(addr).await?;
         stream.set_nodelay(true)?;
@@ -152,38 +153,38 @@ impl LedgerClient {
     ///
     /// # Errors
     ///
-    /// What the socket says.
+    /// The error of the socket.
     pub async fn read(&mut self, line: &str, token: Option<i64>) -> std::io::Result<LedgerReply> {
-        self.ask(format!("read {line} {}\n", word(token))).await
+        self.request(format!("read {line} {}\n", token_text(token))).await
     }
 
     /// Writes it.
     ///
     /// # Errors
     ///
-    /// What the socket says.
+    /// The error of the socket.
     pub async fn write(
         &mut self,
         line: &str,
         token: Option<i64>,
         value: u64,
     ) -> std::io::Result<LedgerReply> {
-        self.ask(format!("write {line} {} {value}\n", word(token))).await
+        self.request(format!("write {line} {} {value}\n", token_text(token))).await
     }
 
-    async fn ask(&mut self, question: String) -> std::io::Result<LedgerReply> {
-        self.stream.get_mut().write_all(question.as_bytes()).await?;
+    async fn request(&mut self, request: String) -> std::io::Result<LedgerReply> {
+        self.stream.get_mut().write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         self.stream.read_line(&mut answer).await?;
         match answer.trim_end().split_once(' ') {
             Some(("ok", value)) => value.parse().map(LedgerReply::Ok).map_err(std::io::Error::other),
             None if answer == "stale\n" => Ok(LedgerReply::Stale),
-            Some(_) | None => Err(std::io::Error::other(format!("the ledger says {answer:?}"))),
+            Some(_) | None => Err(std::io::Error::other(format!("the ledger replied {answer:?}"))),
         }
     }
 }
 
-fn word(token: Option<i64>) -> String {
+fn token_text(token: Option<i64>) -> String {
     token.map_or_else(|| "-".to_owned(), |token| token.to_string())
 }
 
@@ -192,14 +193,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_reader_shuts_out_an_earlier_writer() {
+    fn later_reader_fences_earlier_writer() {
         let mut inner = LedgerState::default();
-        assert_eq!(inner.ask("a", Some(5), None), "ok 0\n");
-        assert_eq!(inner.ask("a", Some(6), None), "ok 0\n");
-        assert_eq!(inner.ask("a", Some(5), Some(1)), "stale\n");
-        assert_eq!(inner.ask("a", Some(6), Some(1)), "ok 0\n");
-        assert_eq!(inner.ask("b", Some(5), Some(1)), "ok 0\n", "counters do not know each other");
-        assert_eq!(inner.ask("a", None, Some(1)), "ok 1\n", "without a token nobody is refused");
+        assert_eq!(inner.request("a", Some(5), None), "ok 0\n");
+        assert_eq!(inner.request("a", Some(6), None), "ok 0\n");
+        assert_eq!(inner.request("a", Some(5), Some(1)), "stale\n");
+        assert_eq!(inner.request("a", Some(6), Some(1)), "ok 0\n");
+        assert_eq!(inner.request("b", Some(5), Some(1)), "ok 0\n", "counters do not know each other");
+        assert_eq!(inner.request("a", None, Some(1)), "ok 1\n", "no client without a token is refused");
         let admitted: Vec<bool> = inner.entries.iter().map(|entry| entry.admitted).collect();
         assert_eq!(admitted, [true, true, false, true, true, true]);
     }

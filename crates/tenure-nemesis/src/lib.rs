@@ -1,11 +1,13 @@
-//! Real processes on a real store while faults hit them, and checkers for what they tell afterwards.
+//! Real processes on a real store while faults hit them, and checkers for the histories that they
+//! record.
 //!
 //! The simulation (`tenure-sim`) plays thousands of days in virtual time; this rig plays one on the machine: processes that are killed and
 //! stopped, an etcd of three members that die, connections that vanish in the middle of an answer.
 //! What a client does and sees it writes into its history, and only histories are believed.
 //!
-//! Read top to bottom: the options, chance, the history that everybody writes, the ledger that the locks protect, the probe that sees what a link carries, the client, the checks, and
-//! the rig that brings them together.
+//! Read top to bottom: the options, random numbers, the history that each process writes, the
+//! ledger that the locks protect, the probe that measures what a link carries, the client, the
+//! checks, and the rig that connects them.
 
 pub mod options;
 

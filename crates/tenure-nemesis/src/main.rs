@@ -11,7 +11,7 @@ use std::time::Duration;
 use tenure_nemesis::options::{ClientOptions, EngineKind, LockUnderTest, NetworkKind, Options, value};
 use tenure_nemesis::{client, probe, rig};
 
-/// Told to the same program when it was moved into a network of its own.
+/// Passed to the same program after it moved into a network of its own.
 const OWN_NETWORK: &str = "TENURE_NEMESIS_OWN_NETWORK";
 
 const USAGE: &str = "\
@@ -19,13 +19,13 @@ usage: tenure-nemesis [--minutes M | --seconds S] [--store etcd|file] [--against
                       [--seed N] [--clients N] [--auth] [--loopback] [--show] [--faults LIST]
                       [--folder DIR] [--record DIR]
 
-  --against  whose locks: ours with all other work (the default), a plain lock that must be found, `etcdctl lock`,
-             or ours with one RULE of tenure-core's sabotage.rs broken
-  --auth     etcd asks for a password, and forgets tokens after two seconds
-  --show     does each fault of links and clocks once, says what came through, and ends
+  --against  the lock: Tenure's with all other work (the default), a plain lock that must be found broken,
+             `etcdctl lock`, or Tenure's with one RULE of tenure-core's sabotage.rs broken
+  --auth     etcd requires a password, and forgets tokens after two seconds
+  --show     injects each fault of links and clocks once, prints what came through, and ends
   --loopback no network namespaces, although the machine allows them
   --faults   only these, by the names in the report, with commas between them
-  --folder   where histories, logs and the report go; target/nemesis/<run> unless told
+  --folder   where histories, logs and the report go; default target/nemesis/<run>
   --record   writes the figures as lines `key = value` to nemesis-<run>.txt in this folder too";
 
 fn main() -> ExitCode {
@@ -62,7 +62,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Becomes the same program in a network namespace of its own, where the machine allows it. Where it does not, the report says so.
+/// Becomes the same program in a network namespace of its own, where the machine allows it. Where
+/// it does not, the report contains the reason.
 fn move_into_own_network(options: &Options, words: &[String]) {
     let is_wanted = options.kind == EngineKind::Etcd && !words.iter().any(|word| word == "--loopback");
     if !is_wanted || options.network == NetworkKind::Own {
@@ -178,7 +179,7 @@ fn read(words: &[String]) -> Result<(Options, Option<PathBuf>), String> {
 }
 
 fn report(options: &Options, record: Option<&Path>) -> ExitCode {
-    // What an earlier run told would be read as if it were told now.
+    // Histories of an earlier run would be read as if they belonged to this one.
     if options.folder.exists()
         && let Err(error) = std::fs::remove_dir_all(&options.folder)
     {

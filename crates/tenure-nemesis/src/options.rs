@@ -1,4 +1,4 @@
-//! What a run is asked for, as words on a command line: the rig's own, and those that it gives to its clients.
+//! What a run is asked for, as to_args on a command line: the rig's own, and those that it gives to its clients.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,11 +10,12 @@ use tenure_core::sabotage::SabotageRule;
 
 use crate::rig::Fault;
 
-/// The TTL of everybody's session: the shortest that the documentation recommends, so that most faults outlast it.
+/// The TTL of every session: the shortest that the documentation recommends, so that most faults
+/// outlast it.
 const TTL: Duration = Duration::from_secs(3);
 
-/// The TTL where the margin would hide what is to be found: nobody waits for an answer for longer than a quarter of a TTL or a second, and of 3 s that is hardly more
-/// than the margin.
+/// The TTL where the margin would hide what is to be found: a renewal waits for its reply for at
+/// most a quarter of the TTL or a second, and of 3 s that is hardly more than the margin.
 const TTL_BEYOND_MARGIN: Duration = Duration::from_secs(4);
 
 /// Which store is used.
@@ -31,35 +32,36 @@ pub enum EngineKind {
 pub enum NetworkKind {
     /// Over the machine's loopback.
     Loopback,
-    /// In a network of the rig's own, whose namespace it lives in already.
+    /// In a network namespace of the rig's own.
     Own,
 }
 
-/// Whose locks are used.
+/// Which lock is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockUnderTest {
-    /// Ours, with all other work beside it.
+    /// Tenure's, with all other work beside it.
     Tenure,
-    /// Ours, with one rule broken on purpose.
+    /// Tenure's, with one rule broken on purpose.
     Broken(SabotageRule),
-    /// A lock as it is often written: a key with a lease, and whoever has put it believes in it until it deletes it.
+    /// A lock as it is often written: a key with a lease. The process that created it relies on it
+    /// until it deletes it.
     Plain,
     /// `etcdctl lock` with a command.
     Etcdctl,
 }
 
 impl LockUnderTest {
-    /// Whether its tokens are those of the store, so that they say who came first.
+    /// Whether its tokens are those of the store, so that they show the order of holders.
     pub fn has_tokens(self) -> bool {
         !matches!(self, LockUnderTest::Etcdctl)
     }
 
-    /// Whether it is ours, with all other work beside it.
+    /// Whether it is Tenure's, with all other work beside it.
     pub fn does_all_work(self) -> bool {
         matches!(self, LockUnderTest::Tenure | LockUnderTest::Broken(_))
     }
 
-    /// The TTL of everybody's session.
+    /// The TTL of every session.
     pub fn ttl(self) -> Duration {
         match self {
             LockUnderTest::Broken(SabotageRule::ValidityFromSending) => TTL_BEYOND_MARGIN,
@@ -107,13 +109,13 @@ pub struct Options {
     pub kind: EngineKind,
     /// How processes reach each other.
     pub network: NetworkKind,
-    /// Whose locks.
+    /// Which lock is tested.
     pub against: LockUnderTest,
     /// What the script comes from.
     pub seed: u64,
     /// How many processes.
     pub clients: usize,
-    /// Whether etcd asks who we are, with tokens that expire.
+    /// Whether etcd requires a user, with tokens that expire.
     pub auth: bool,
     /// Only these faults; all that fit otherwise.
     pub faults: Option<Vec<Fault>>,
@@ -138,14 +140,14 @@ pub struct ClientOptions {
     pub history: PathBuf,
     /// What it leaves to chance.
     pub seed: u64,
-    /// Whose locks.
+    /// Which lock is tested.
     pub against: LockUnderTest,
 }
 
 impl ClientOptions {
-    /// As words that [`ClientOptions::read`] understands.
-    pub fn words(&self) -> Vec<String> {
-        let mut words: Vec<String> = Vec::new();
+    /// As to_args that [`ClientOptions::read`] understands.
+    pub fn to_args(&self) -> Vec<String> {
+        let mut to_args: Vec<String> = Vec::new();
         for (name, value) in [
             ("--name", self.name.clone()),
             ("--store", self.store.to_string()),
@@ -155,25 +157,25 @@ impl ClientOptions {
             ("--seed", self.seed.to_string()),
             ("--against", self.against.name()),
         ] {
-            words.extend([name.to_owned(), value]);
+            to_args.extend([name.to_owned(), value]);
         }
-        words
+        to_args
     }
 
-    /// Reads what [`ClientOptions::words`] wrote.
+    /// Reads what [`ClientOptions::to_args`] wrote.
     ///
     /// # Errors
     ///
     /// Which word is missing or wrong.
-    pub fn read(words: &[String]) -> Result<ClientOptions, String> {
+    pub fn read(to_args: &[String]) -> Result<ClientOptions, String> {
         Ok(ClientOptions {
-            name: value(words, "--name")?,
-            store: value(words, "--store")?,
-            auth: value(words, "--auth")?,
-            ledger: value(words, "--ledger")?,
-            history: value(words, "--history")?,
-            seed: value(words, "--seed")?,
-            against: value(words, "--against")?,
+            name: value(to_args, "--name")?,
+            store: value(to_args, "--store")?,
+            auth: value(to_args, "--auth")?,
+            ledger: value(to_args, "--ledger")?,
+            history: value(to_args, "--history")?,
+            seed: value(to_args, "--seed")?,
+            against: value(to_args, "--against")?,
         })
     }
 }
@@ -183,9 +185,9 @@ impl ClientOptions {
 /// # Errors
 ///
 /// If there is none, or it makes no sense.
-pub fn value<T: FromStr>(words: &[String], name: &str) -> Result<T, String> {
-    let at = words.iter().position(|word| word == name).ok_or_else(|| format!("{name} is missing"))?;
-    let text = words.get(at + 1).ok_or_else(|| format!("{name} needs a value"))?;
+pub fn value<T: FromStr>(to_args: &[String], name: &str) -> Result<T, String> {
+    let at = to_args.iter().position(|word| word == name).ok_or_else(|| format!("{name} is missing"))?;
+    let text = to_args.get(at + 1).ok_or_else(|| format!("{name} needs a value"))?;
     text.parse().map_err(|_| format!("{name} cannot be {text:?}"))
 }
 
@@ -194,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_reads_what_the_rig_wrote() {
+    fn client_options_survive_round_trip() {
         let options = ClientOptions {
             name: "c0".to_owned(),
             store: "etcd://127.0.0.1:1,127.0.0.1:2".parse().unwrap(),
@@ -204,9 +206,9 @@ mod tests {
             seed: 7,
             against: LockUnderTest::Broken(SabotageRule::Margin),
         };
-        let read = ClientOptions::read(&options.words()).unwrap();
+        let read = ClientOptions::read(&options.to_args()).unwrap();
         assert_eq!(format!("{read:?}"), format!("{options:?}"));
-        assert!(ClientOptions::read(&options.words()[2..]).is_err());
+        assert!(ClientOptions::read(&options.to_args()[2..]).is_err());
         assert!("Marginal".parse::<LockUnderTest>().is_err());
     }
 }

@@ -38,13 +38,13 @@ impl fmt::Display for ProbeCounts {
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The error of the system.
 pub fn echo(at: SocketAddr, heard: &Path) -> Result<(), String> {
     let told = |error: std::io::Error| error.to_string();
     let socket = UdpSocket::bind(at).map_err(told)?;
     let mut bytes = [0; 2 * BYTES];
     for count in 0_u64.. {
-        // In one step, for whoever reads it meanwhile.
+        // In one step, for readers in other processes.
         let fresh = heard.with_extension("fresh");
         std::fs::write(&fresh, count.to_string())
             .and_then(|()| std::fs::rename(&fresh, heard))
@@ -60,7 +60,7 @@ pub fn echo(at: SocketAddr, heard: &Path) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The error of the system.
 pub fn send(to: SocketAddr) -> Result<String, String> {
     let told = |error: std::io::Error| error.to_string();
     let socket = UdpSocket::bind("0.0.0.0:0").map_err(told)?;
@@ -91,7 +91,7 @@ pub fn send(to: SocketAddr) -> Result<String, String> {
     Ok(format!("{sent} {} {half}", arrivals.len()))
 }
 
-/// What the clock on the wall says, in seconds.
+/// The wall clock, in seconds.
 pub fn wall() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -108,8 +108,8 @@ pub(crate) fn await_echo(heard: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends from a house, and looks at what was heard.
-pub(crate) fn ask(
+/// Sends from a network namespace, and reads what was received.
+pub(crate) fn run(
     enter: &[OsString],
     program: &Path,
     to: SocketAddr,
@@ -132,6 +132,6 @@ pub(crate) fn ask(
             answered: *answered,
             half_after_ms: *half_after_ms,
         }),
-        _ => Err(format!("a probe said {text:?} and {}", String::from_utf8_lossy(&output.stderr))),
+        _ => Err(format!("a probe printed {text:?} and {}", String::from_utf8_lossy(&output.stderr))),
     }
 }

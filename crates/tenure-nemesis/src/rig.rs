@@ -1,4 +1,5 @@
-//! The rig: starts a store and clients, hits them with faults, lets them recover, and gathers everything that they told.
+//! The rig: starts a store and clients, hits them with faults, lets them recover, and collects
+//! their histories.
 
 mod capabilities;
 mod fault;
@@ -42,7 +43,7 @@ pub struct Injected {
     pub at: Stamp,
     /// What.
     pub fault: Fault,
-    /// To whom, and for how long.
+    /// Which target, and for how long.
     pub detail: String,
 }
 
@@ -54,7 +55,7 @@ pub(crate) struct Rig {
     processes: ClientProcesses,
     injected: Vec<Injected>,
     evidence: Evidence,
-    /// What was seen and breaks no promise of ours.
+    /// Findings that violate no guarantee of Tenure.
     notes: Vec<String>,
 }
 
@@ -87,13 +88,13 @@ pub fn run(options: &Options) -> Result<NemesisReport, String> {
     rig.processes
         .await_progress(0, WARM_UP, options.against)
         .map_err(|who| format!("{} never began", who.join(", ")))?;
-    FaultSchedule::new(options, shares, rng).play(&mut rig);
+    FaultSchedule::new(options, shares, rng).run(&mut rig);
     rig.write_faults();
     let mut violations = rig.recover();
     violations.extend(rig.gather());
     violations.extend(check::all(&rig.evidence, options.against));
     if options.against == LockUnderTest::Tenure {
-        // Nothing else than what is counted can be said of a run in which nobody did anything.
+        // A run in which the clients did nothing proves nothing beyond its counts.
         violations.extend(too_quiet(&rig.evidence));
     }
     let said = ReportFindings { violations, notes: rig.notes, left_out: capabilities.left_out };
@@ -101,30 +102,30 @@ pub fn run(options: &Options) -> Result<NemesisReport, String> {
 }
 
 impl Rig {
-    /// All faults end; everybody goes on, finishes, and goes.
+    /// All faults end; all clients go on, finish, and exit.
     fn recover(&mut self) -> Vec<Violation> {
         let healed = now();
         let is_whole = self.options.against.does_all_work();
         let mut aftermath = Recovery::new(self);
-        // Whoever has only just begun again must be there before it is told anything.
-        let goes_on = aftermath.everybody_goes_on(healed);
+        // A client that has only just restarted must be ready before it gets a signal.
+        let goes_on = aftermath.check_progress(healed);
         if is_whole {
             aftermath.must(goes_on);
         }
-        aftermath.everybody_settles();
+        aftermath.check_settled();
         if is_whole {
             aftermath.tasks_end();
             aftermath.registrations_are_there();
             aftermath.commands_are_answered();
         }
-        aftermath.everybody_goes();
+        aftermath.check_exit();
         if is_whole {
             aftermath.nothing_is_left();
         }
         aftermath.violations()
     }
 
-    /// What was done to whom, for whoever reads the histories.
+    /// Which fault hit which target, for readers of the histories.
     fn write_faults(&self) {
         let line = |one: &Injected| format!("{} {} {}\n", one.at, one.fault.name(), one.detail);
         let text: String = self.injected.iter().map(line).collect();
@@ -147,8 +148,8 @@ impl Rig {
 
 fn too_quiet(evidence: &Evidence) -> Option<Violation> {
     use crate::history::{OperationKind, OperationOutcome};
-    let tally = check::tally(evidence);
-    let done = |work| tally.get(&(work, OperationOutcome::Ok)).copied().unwrap_or(0);
+    let count_outcomes = check::count_outcomes(evidence);
+    let done = |work| count_outcomes.get(&(work, OperationOutcome::Ok)).copied().unwrap_or(0);
     let all = [
         OperationKind::Lock,
         OperationKind::Count,

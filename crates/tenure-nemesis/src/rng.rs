@@ -1,4 +1,5 @@
-//! Chance, from one seed: when a fault begins, whom it hits, how long somebody holds.
+//! Random numbers from one seed: when a fault begins, which target it hits, how long a client
+//! holds.
 //!
 //! Only the script comes back with the seed. Real processes on real time do not, so a finding is kept as its histories, not as a number.
 
@@ -18,7 +19,7 @@ impl NemesisRng {
         NemesisRng { state: seed }
     }
 
-    /// NemesisRng for somebody else, who may throw them without changing our throws.
+    /// A generator for another actor. How often it is used does not change the numbers of this one.
     pub fn split(&mut self) -> NemesisRng {
         NemesisRng::new(self.number())
     }

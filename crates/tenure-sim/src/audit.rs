@@ -1,4 +1,5 @@
-//! The store's own record: everything that was ever committed, read by an observer whom no fault hits.
+//! The store's own record: everything that was ever committed, read by an observer that no fault
+//! hits.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub struct AuditEntry {
     pub at: Duration,
     /// At which revision.
     pub revision: Revision,
-    /// SeedSelection.
+    /// What.
     pub change: Change,
 }
 
@@ -34,7 +35,8 @@ impl Audit {
         self.lock().clone()
     }
 
-    /// Reads along for as long as the world lasts, and asks whoever holds a place what it believes the moment the place is gone.
+    /// Follows the store for as long as the world lasts. When a queue key is deleted, it records at
+    /// that moment whether its holder's validity had ended.
     pub async fn read(self, world: World, store: Store, layout: Layout, holds: HoldTracker) {
         let watch = store.watch(Selection::everything(), WatchStart::Now, PreviousValues::Included);
         let mut watch = watch.await.expect("the observer reaches the store");
@@ -47,7 +49,7 @@ impl Audit {
                 if let Change::Delete { key, previous: Some(pair), .. } = &change
                     && let Some(subject) = layout.parse(key).and_then(|key| subject_of(&key))
                 {
-                    holds.let_go(&subject, Token(pair.created));
+                    holds.key_deleted(&subject, Token(pair.created));
                 }
                 self.lock().push(AuditEntry { at: world.elapsed(), revision, change });
             }
@@ -59,7 +61,8 @@ impl Audit {
     }
 }
 
-/// SeedSelection is held by whoever has this key, as it is called in the history; none if nothing is.
+/// The lock, election or task that this key belongs to, by its name in the history; `None` for
+/// other keys.
 pub fn subject_of(key: &Key) -> Option<String> {
     match key {
         Key::Waiter(name, _) => Some(lock_line(name.as_str())),

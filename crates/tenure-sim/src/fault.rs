@@ -1,20 +1,21 @@
-//! SeedSelection goes wrong, and when: a script that a seed writes before anybody acts.
+//! What goes wrong, and when: a schedule that the seed decides before the first process begins.
 
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tenure::store::{LeaseId, Selection, Store};
-use tenure::testing::{Fate, Skew};
+use tenure::testing::ClockSkew;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::revision::Token;
 
 use crate::processes::SimProcesses;
 use crate::rng::SimRng;
 
-/// How far off a clock may run. The margin of a hold is at least a twentieth of its TTL; nobody promises anything beyond that.
+/// How far off a clock may run. The margin of a hold is at least a twentieth of its TTL; nothing is
+/// guaranteed beyond that.
 const DRIFT_PPM_MAX: u64 = 20_000;
 
-/// Something that goes wrong, at somebody who is found when it happens.
+/// A fault. The process that it hits is chosen when it begins.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// Nothing comes through, in silence.
@@ -25,7 +26,7 @@ pub enum Fault {
     Refuse,
     /// Messages take this long.
     Slow(Duration),
-    /// SeedSelection was given up arrives nevertheless.
+    /// Writes that the client abandoned arrive nevertheless.
     ArriveLate,
     /// The process is stopped.
     Stop,
@@ -33,19 +34,19 @@ pub enum Fault {
     Jump(Duration),
     /// Its clock runs at another rate, in millionths.
     Drift(i32),
-    /// It is killed, and somebody else begins in its place.
+    /// It is killed, and another process begins instead.
     Kill,
-    /// Nobody reaches the store.
+    /// No process reaches the store.
     Outage,
     /// The store goes and comes back; no lease ends meanwhile, and each begins anew, as under a new leader of etcd.
     Restart,
     /// RunHistory is forgotten.
     Compact,
-    /// Somebody revokes a lease by hand.
+    /// An operator revokes a lease.
     Revoke,
-    /// Somebody deletes a place by hand.
+    /// An operator deletes a queue key.
     Delete,
-    /// Somebody sets the clock on the wall.
+    /// The wall clock is set.
     StepWall(i64),
 }
 
@@ -54,12 +55,12 @@ pub enum Fault {
 pub struct ScheduledFault {
     /// When it begins.
     pub at: Duration,
-    /// SeedSelection it is.
+    /// What it is.
     pub fault: Fault,
     /// How long it lasts, where it lasts at all.
     pub lasts: Duration,
-    /// Whom it hits, as a throw of the rng.
-    pub whom: u64,
+    /// Which process it hits, as a random number.
+    pub target: u64,
 }
 
 /// Writes a script: so many faults within this time.
@@ -72,11 +73,11 @@ pub fn script(rng: &mut SimRng, faults: u64, within: Duration, ttl: Duration) ->
             let lasts = match fault {
                 // Shorter than any lease that begins with it: none ends while the store is away.
                 Fault::Restart => rng.ms(1, ttl_ms * 3 / 4),
-                // Some are over before anybody's patience, most around the TTL.
+                // Some are shorter than any timeout, most are about as long as the TTL.
                 _ if rng.percent(30) => rng.ms(1, 400),
                 _ => rng.ms(ttl_ms / 4, ttl_ms * 2),
             };
-            ScheduledFault { at, fault, lasts, whom: rng.number() }
+            ScheduledFault { at, fault, lasts, target: rng.number() }
         })
         .collect();
     scenes.sort_by_key(|scene| scene.at);
@@ -107,18 +108,18 @@ fn fault(rng: &mut SimRng, ttl_ms: u64) -> Fault {
     }
 }
 
-/// Plays the script to its end. `reborn` is called with the place of one who was killed, when somebody else is to begin there.
-pub async fn play(
+/// Runs the schedule to its end. `reborn` is called with the number of a killed process when
+/// another one is to begin instead.
+pub async fn inject(
     processes: &SimProcesses,
     scenes: Vec<ScheduledFault>,
-    fate: &Fate,
     observer: &Store,
     layout: &Layout,
     reborn: impl Fn(usize),
 ) {
-    // SeedSelection begins and what ends, in the order of time; ends are put in as they come up.
+    // What begins and what ends, in the order of time; ends are put in as they come up.
     let mut open: Vec<(Duration, FaultRecovery)> = Vec::new();
-    let mut lives = 0;
+    let mut incarnations = 0;
     let mut scenes = scenes.into_iter().peekable();
     loop {
         let next_end = open.iter().map(|(at, _)| *at).min();
@@ -137,17 +138,17 @@ pub async fn play(
             let Some(scene) = scenes.next() else { break };
             if matches!(scene.fault, Fault::Compact) {
                 // The observer reads along first: its record has no hole.
-                processes.world.settle().await;
+                processes.world.run_until_idle().await;
             }
             let until = scene.at + scene.lasts;
-            if let Some(ending) = begin(processes, &scene, fate, observer, layout, &mut lives) {
+            if let Some(ending) = begin(processes, &scene, observer, layout, &mut incarnations) {
                 open.push((until, ending));
             }
         }
     }
 }
 
-/// SeedSelection ends a fault.
+/// What ends a fault.
 enum FaultRecovery {
     Heal(String),
     HealAll,
@@ -160,43 +161,42 @@ enum FaultRecovery {
 fn begin(
     processes: &SimProcesses,
     scene: &ScheduledFault,
-    fate: &Fate,
     observer: &Store,
     layout: &Layout,
-    lives: &mut usize,
+    incarnations: &mut usize,
 ) -> Option<FaultRecovery> {
     let living = processes.living();
     if living.is_empty() {
-        // All were killed, and nobody has come yet.
+        // All were killed, and no other has begun yet.
         return None;
     }
-    let mut rng = SimRng::new(scene.whom);
+    let mut rng = SimRng::new(scene.target);
     let name = rng.pick(&living).clone();
     let (world, lasts) = (&processes.world, scene.lasts);
     match &scene.fault {
         Fault::Cut => {
-            world.partition(&name);
-            processes.tell(format!("{name} is cut off for {lasts:?}"));
+            world.process(&name).partition();
+            processes.log(format!("{name} is cut off for {lasts:?}"));
             Some(FaultRecovery::Heal(name))
         }
         Fault::LoseAnswers => {
-            world.lose_answers(&name);
-            processes.tell(format!("answers to {name} are lost for {lasts:?}"));
+            world.process(&name).drop_responses();
+            processes.log(format!("answers to {name} are lost for {lasts:?}"));
             Some(FaultRecovery::Heal(name))
         }
         Fault::Refuse => {
-            world.refuse(&name);
-            processes.tell(format!("{name} is refused for {lasts:?}"));
+            world.process(&name).refuse_connections();
+            processes.log(format!("{name} is refused for {lasts:?}"));
             Some(FaultRecovery::Heal(name))
         }
         Fault::Slow(latency) => {
-            world.latency(&name, *latency);
-            processes.tell(format!("messages of {name} take {latency:?} from now on"));
+            world.process(&name).set_latency(*latency);
+            processes.log(format!("messages of {name} take {latency:?} from now on"));
             None
         }
         Fault::ArriveLate => {
-            world.arrive_late(&name, true);
-            processes.tell(format!("writes of {name} arrive late for {lasts:?}"));
+            world.process(&name).delay_writes();
+            processes.log(format!("writes of {name} arrive late for {lasts:?}"));
             Some(FaultRecovery::OnTime(name))
         }
         Fault::Stop => {
@@ -204,29 +204,29 @@ fn begin(
             Some(FaultRecovery::Resume(name))
         }
         Fault::Jump(by) => {
-            world.skew(&name, Skew::Ahead(*by));
-            processes.tell(format!("the clock of {name} jumps ahead by {by:?}"));
+            world.process(&name).set_clock_skew(ClockSkew::Ahead(*by));
+            processes.log(format!("the clock of {name} jumps ahead by {by:?}"));
             None
         }
         Fault::Drift(ppm) => {
-            world.skew(&name, Skew::Drift { ppm: *ppm });
-            processes.tell(format!("the clock of {name} drifts by {ppm} ppm"));
+            world.process(&name).set_clock_skew(ClockSkew::Drift { ppm: *ppm });
+            processes.log(format!("the clock of {name} drifts by {ppm} ppm"));
             None
         }
         Fault::Kill => {
             processes.kill(&name);
-            *lives += 1;
-            Some(FaultRecovery::Reborn(*lives))
+            *incarnations += 1;
+            Some(FaultRecovery::Reborn(*incarnations))
         }
         Fault::Outage => {
-            living.iter().for_each(|name| world.refuse(name));
-            processes.tell(format!("the store is away for {lasts:?}"));
+            living.iter().for_each(|name| world.process(name).refuse_connections());
+            processes.log(format!("the store is away for {lasts:?}"));
             Some(FaultRecovery::HealAll)
         }
         Fault::Restart => {
-            living.iter().for_each(|name| world.refuse(name));
-            world.renew_all();
-            processes.tell("the store goes".to_owned());
+            living.iter().for_each(|name| world.process(name).refuse_connections());
+            world.renew_all_leases();
+            processes.log("the store goes".to_owned());
             Some(FaultRecovery::Restarted)
         }
         Fault::Compact => {
@@ -242,8 +242,8 @@ fn begin(
             None
         }
         Fault::StepWall(ms) => {
-            fate.step_wall(*ms);
-            processes.tell(format!("the clock on the wall is set by {ms} ms"));
+            world.step_wall_clock(*ms);
+            processes.log(format!("the clock on the wall is set by {ms} ms"));
             None
         }
     }
@@ -252,48 +252,51 @@ fn begin(
 fn end(processes: &SimProcesses, ending: FaultRecovery, reborn: &impl Fn(usize)) {
     match ending {
         FaultRecovery::Heal(name) if processes.is_alive(&name) => {
-            processes.world.heal(&name);
-            processes.tell(format!("{name} is reached again"));
+            processes.world.process(&name).heal();
+            processes.log(format!("{name} is reached again"));
         }
-        FaultRecovery::OnTime(name) if processes.is_alive(&name) => processes.world.arrive_late(&name, false),
+        FaultRecovery::OnTime(name) if processes.is_alive(&name) => {
+            processes.world.process(&name).stop_delaying_writes();
+        }
         FaultRecovery::Heal(_) | FaultRecovery::OnTime(_) => {}
         FaultRecovery::HealAll => {
-            processes.living().iter().for_each(|name| processes.world.heal(name));
-            processes.tell("the store is back".to_owned());
+            processes.living().iter().for_each(|name| processes.world.process(name).heal());
+            processes.log("the store is back".to_owned());
         }
         FaultRecovery::Restarted => {
-            processes.world.renew_all();
-            processes.living().iter().for_each(|name| processes.world.heal(name));
-            processes.tell("the store is back, and all leases begin anew".to_owned());
+            processes.world.renew_all_leases();
+            processes.living().iter().for_each(|name| processes.world.process(name).heal());
+            processes.log("the store is back, and all leases begin anew".to_owned());
         }
         FaultRecovery::Resume(name) => processes.resume(&name),
         FaultRecovery::Reborn(life) => reborn(life),
     }
 }
 
-/// Everybody is reached, awake and on time; clocks that are off stay off, for that is no fault that ends.
+/// All processes are connected, running and on time. Clocks that are off stay off, because that
+/// fault does not end.
 pub fn calm(processes: &SimProcesses, latency: Duration) {
     for name in processes.living() {
-        processes.world.heal(&name);
+        processes.world.process(&name).heal();
         processes.resume(&name);
-        processes.world.arrive_late(&name, false);
-        processes.world.latency(&name, latency);
-        processes.world.skew(&name, Skew::Drift { ppm: 0 });
+        processes.world.process(&name).stop_delaying_writes();
+        processes.world.process(&name).set_latency(latency);
+        processes.world.process(&name).set_clock_skew(ClockSkew::Drift { ppm: 0 });
     }
-    processes.tell("all faults are over".to_owned());
+    processes.log("all faults are over".to_owned());
 }
 
 fn compact(processes: &SimProcesses, observer: &Store) {
     let page = observer.list(Selection::key("/")).now_or_never();
     let Some(Ok(page)) = page else { return };
     if processes.world.compact(page.revision).is_ok() {
-        processes.tell(format!("history up to {} is forgotten", page.revision));
+        processes.log(format!("history up to {} is forgotten", page.revision));
     }
 }
 
 fn revoke(processes: &SimProcesses, observer: &Store, layout: &Layout, rng: &mut SimRng) {
     let Some(Ok(page)) = observer.list(Selection::everything()).now_or_never() else { return };
-    // SeedSelection lives for a day or a week dies with its lease only if somebody wants to lose it.
+    // Keys with a lease of a day or a week are lost with it only by an operator's mistake.
     let is_kept = |key: &[u8]| matches!(layout.parse(key), Some(Key::TaskCommand(_) | Key::CommandResult(_)));
     let leased = page.pairs.iter().filter(|pair| !is_kept(&pair.key));
     let leases: Vec<LeaseId> = leased.filter_map(|pair| pair.lease).collect();
@@ -301,12 +304,12 @@ fn revoke(processes: &SimProcesses, observer: &Store, layout: &Layout, rng: &mut
         return;
     }
     let lease = *rng.pick(&leases);
-    // First noted, then done: whoever is asked because of it must find the note.
+    // Recorded first, then done: the audit asks for the record when the key is deleted.
     for pair in page.pairs.iter().filter(|pair| pair.lease == Some(lease)) {
         processes.holds.deleted(Token(pair.created));
     }
-    if processes.world.expire(lease) {
-        processes.tell(format!("lease {lease} is revoked by hand"));
+    if processes.world.expire_lease(lease) {
+        processes.log(format!("lease {lease} is revoked by an operator"));
     }
 }
 
@@ -320,6 +323,6 @@ fn delete(processes: &SimProcesses, observer: &Store, layout: &Layout, rng: &mut
     let place = rng.pick(&places);
     processes.holds.deleted(Token(place.created));
     if let Some(Ok(_)) = observer.delete(Selection::key(place.key.clone())).now_or_never() {
-        processes.tell(format!("{} is deleted by hand", String::from_utf8_lossy(&place.key)));
+        processes.log(format!("{} is deleted by an operator", String::from_utf8_lossy(&place.key)));
     }
 }

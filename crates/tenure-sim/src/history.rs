@@ -1,4 +1,4 @@
-//! SeedSelection happened in a world, in the order in which it happened: what the invariants read, and what a person reads when one is broken.
+//! What happened in a world, in the order in which it happened: what the invariants read, and what a person reads when one is broken.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,56 +15,58 @@ use tenure_core::task::TaskState;
 pub enum Fact {
     /// A fault began, or ended.
     Fault(String),
-    /// Somebody was told that it holds, or leads, or owns.
+    /// A process was notified that it holds, leads or owns.
     Held {
-        /// SeedSelection.
+        /// What.
         subject: String,
-        /// Who.
-        who: String,
+        /// Which process.
+        process: String,
         /// Since which revision.
         token: Token,
-        /// Beside whom it may.
+        /// With which others it may hold.
         mode: LockMode,
-        /// Who else believed so at that moment and may not beside it, with their tokens.
-        beside: Vec<(String, Token)>,
+        /// The other processes with a valid hold at that moment that may not hold beside it, with
+        /// their tokens.
+        conflicting: Vec<(String, Token)>,
     },
-    /// Somebody woke up, or its clock was set right; these believed in one thing at that moment, and may not together.
-    Believed {
-        /// SeedSelection.
+    /// A process resumed, or its clock was corrected, and these had a valid hold at that moment
+    /// that may not exist together.
+    Overlapping {
+        /// What.
         subject: String,
-        /// Who.
+        /// Which processes.
         by: Vec<(String, Token)>,
     },
-    /// Somebody does not hold any more.
+    /// A process does not hold any more.
     Ended {
-        /// SeedSelection.
+        /// What.
         subject: String,
-        /// Who.
-        who: String,
+        /// Which process.
+        process: String,
         /// Its token.
         token: Token,
         /// How that came.
         how: &'static str,
     },
-    /// The store let go of a place whose holder had not given it up.
+    /// The store deleted a queue key before its holder released it.
     KeyDeleted {
-        /// SeedSelection.
+        /// What.
         subject: String,
-        /// Who held it.
-        who: String,
+        /// Which process held it.
+        process: String,
         /// Its token.
         token: Token,
-        /// Whether the holder still believed, awake and alive.
-        believed: bool,
-        /// Whether somebody had revoked its lease or deleted its key by hand.
-        by_hand: bool,
+        /// Whether the holder still was_valid, awake and alive.
+        was_valid: bool,
+        /// Whether an operator had revoked its lease or deleted its key.
+        by_operator: bool,
     },
     /// WorkloadKind went on under a hold.
     Acted {
-        /// SeedSelection.
+        /// What.
         subject: String,
-        /// Who.
-        who: String,
+        /// Which process.
+        process: String,
         /// Its token.
         token: Token,
         /// Whether the hold was valid at that moment.
@@ -72,20 +74,20 @@ pub enum Fact {
     },
     /// An observer saw a leader, or none.
     Observed {
-        /// SeedSelection.
+        /// What.
         subject: String,
-        /// Who looked.
-        who: String,
+        /// Which observer.
+        process: String,
         /// The leader's token.
         token: Option<Token>,
     },
     /// A key is wanted in the store, or not any more.
     Wanted {
-        /// Who wants it.
-        who: String,
+        /// Which process wants it.
+        process: String,
         /// The key.
         key: String,
-        /// SeedSelection it says; none if it is not wanted any more.
+        /// Its value; `None` if the key is not wanted any more.
         value: Option<String>,
     },
     /// A task was submitted.
@@ -93,7 +95,7 @@ pub enum Fact {
         /// Which.
         task: String,
     },
-    /// Somebody deleted a task.
+    /// A client deleted a task.
     Deleted {
         /// Which.
         task: String,
@@ -102,42 +104,42 @@ pub enum Fact {
     Sent {
         /// Which.
         command: String,
-        /// By whom.
-        who: String,
-        /// To what, and what it says.
+        /// Which process sent it.
+        process: String,
+        /// The receiver and the content.
         what: String,
     },
-    /// The sender of a command was told what came of it.
+    /// The sender of a command received its result.
     Handled {
         /// Which.
         command: String,
-        /// SeedSelection came of it.
+        /// What came of it.
         outcome: String,
     },
-    /// How a task stood at the very end.
+    /// The state of a task at the end of the run.
     Final {
         /// Which.
         task: String,
         /// How.
         state: Option<TaskState>,
     },
-    /// How a view and the store stood at the very end.
+    /// A view and the store at the end of the run.
     View {
-        /// Whose view, of what.
+        /// Which process, and the view of what.
         of: String,
-        /// SeedSelection it showed.
+        /// What it showed.
         shows: BTreeSet<String>,
-        /// SeedSelection is so.
+        /// What is so.
         truth: BTreeSet<String>,
     },
-    /// The day is over: everybody puts down what they have.
+    /// The run is over: all processes release what they hold.
     Over,
     /// Now every wanted key must be there, and no other.
     Compared {
-        /// Who is not dead.
+        /// The processes that are not dead.
         living: BTreeSet<String>,
     },
-    /// SeedSelection was still there when everybody had gone.
+    /// What was still there when all processes had left.
     Left(String),
     /// Something that should have come in time did not.
     Overdue(String),
@@ -183,36 +185,38 @@ impl fmt::Display for Fact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fact::Fault(text) => write!(f, "! {text}"),
-            Fact::Held { subject, who, token, beside, .. } if beside.is_empty() => {
-                write!(f, "{who} holds {subject} with token {token}")
+            Fact::Held { subject, process, token, conflicting, .. } if conflicting.is_empty() => {
+                write!(f, "{process} holds {subject} with token {token}")
             }
-            Fact::Held { subject, who, token, beside, .. } => {
-                write!(f, "{who} holds {subject} with token {token} BESIDE {beside:?}")
+            Fact::Held { subject, process, token, conflicting, .. } => {
+                write!(f, "{process} holds {subject} with token {token} BESIDE {conflicting:?}")
             }
-            Fact::Believed { subject, by } => write!(f, "{subject} is believed held by {by:?}"),
-            Fact::Ended { subject, who, token, how } => {
-                write!(f, "{who} ends {subject} with token {token}: {how}")
+            Fact::Overlapping { subject, by } => write!(f, "{subject} is was_valid held by {by:?}"),
+            Fact::Ended { subject, process, token, how } => {
+                write!(f, "{process} ends {subject} with token {token}: {how}")
             }
-            Fact::KeyDeleted { subject, who, token, believed, by_hand } => {
-                let hold = if *believed { "who STILL BELIEVES" } else { "who does not believe any more" };
-                let hand = if *by_hand { ", by hand" } else { "" };
-                write!(f, "the store lets go of {subject}, token {token} of {who}, {hold}{hand}")
+            Fact::KeyDeleted { subject, process, token, was_valid, by_operator } => {
+                let hold = if *was_valid { "STILL VALID" } else { "not valid any more" };
+                let hand = if *by_operator { ", by an operator" } else { "" };
+                write!(f, "the key of {subject} is deleted, token {token} of {process}, {hold}{hand}")
             }
-            Fact::Acted { subject, who, token, valid } => {
+            Fact::Acted { subject, process, token, valid } => {
                 let word = if *valid { "works" } else { "works WITHOUT RIGHT" };
-                write!(f, "{who} {word} under {subject} with token {token}")
+                write!(f, "{process} {word} under {subject} with token {token}")
             }
-            Fact::Observed { subject, who, token: Some(token) } => {
-                write!(f, "{who} sees {subject} led with token {token}")
+            Fact::Observed { subject, process, token: Some(token) } => {
+                write!(f, "{process} sees {subject} led with token {token}")
             }
-            Fact::Observed { subject, who, token: None } => write!(f, "{who} sees {subject} led by nobody"),
-            Fact::Wanted { who, key, value: Some(value) } => write!(f, "{who} wants {key} = {value}"),
-            Fact::Wanted { who, key, value: None } => write!(f, "{who} does not want {key} any more"),
+            Fact::Observed { subject, process, token: None } => {
+                write!(f, "{process} sees {subject} without a leader")
+            }
+            Fact::Wanted { process, key, value: Some(value) } => write!(f, "{process} wants {key} = {value}"),
+            Fact::Wanted { process, key, value: None } => write!(f, "{process} does not want {key} any more"),
             Fact::Submitted { task } => write!(f, "{task} is submitted"),
             Fact::Deleted { task } => write!(f, "{task} is deleted"),
-            Fact::Sent { command, who, what } => write!(f, "{who} sends command {command}: {what}"),
+            Fact::Sent { command, process, what } => write!(f, "{process} sends command {command}: {what}"),
             Fact::Handled { command, outcome } => write!(f, "command {command} is handled: {outcome}"),
-            Fact::Final { task, state } => write!(f, "{task} stands at {state:?} in the end"),
+            Fact::Final { task, state } => write!(f, "{task} ends as {state:?}"),
             Fact::View { of, shows, truth } => write!(f, "{of} shows {shows:?}, true is {truth:?}"),
             Fact::Over => write!(f, "the day is over"),
             Fact::Compared { living } => write!(f, "what {living:?} registered is compared"),

@@ -1,4 +1,4 @@
-//! SeedSelection must be true of every run. One sentence of the promises each, in a file of its own, with where it is promised.
+//! What must be true of every run. One sentence of the promises each, in a file of its own, with where it is promised.
 
 mod actions_are_valid;
 mod commands_are_answered;
@@ -31,7 +31,7 @@ use crate::run::RunRecord;
 /// Something that was promised and did not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// SeedSelection was promised.
+    /// What was promised.
     pub invariant: &'static str,
     /// When it was broken, in the world's time.
     pub at: Duration,

@@ -1,4 +1,4 @@
-//! `tenure-sim`: plays seeds, and tells the run of one that breaks a promise.
+//! `tenure-sim`: runs seeds, and prints the run of one that violates an invariant.
 
 #![allow(clippy::print_stdout, reason = "a command speaks to its user")]
 
@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use tenure_core::sabotage::SabotageRule;
-use tenure_sim::run::{play, play_all};
+use tenure_sim::run::{run_seed, run_seeds};
 
 const USAGE: &str =
     "usage: tenure-sim SEED [--log] [--broken RULE] | --seeds N [--from SEED] [--broken RULE]";
@@ -19,7 +19,9 @@ fn main() -> ExitCode {
             println!("this build cannot break {rule:?}: build it with RUSTFLAGS=\"--cfg tenure_sabotage\"");
             ExitCode::from(2)
         }
-        Some(SimArgs { what: SeedSelection::One(seed), with_log, broken }) => tell(seed, with_log, broken),
+        Some(SimArgs { what: SeedSelection::One(seed), with_log, broken }) => {
+            print_run(seed, with_log, broken)
+        }
         Some(SimArgs { what: SeedSelection::Many { from, count }, broken, .. }) => many(from, count, broken),
         None => {
             println!("{USAGE}");
@@ -28,7 +30,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// SeedSelection is asked for.
+/// What is asked for.
 struct SimArgs {
     what: SeedSelection,
     with_log: bool,
@@ -65,9 +67,9 @@ impl SimArgs {
     }
 }
 
-/// Tells one run.
-fn tell(seed: u64, with_log: bool, broken: Option<SabotageRule>) -> ExitCode {
-    let run = play(seed, broken);
+/// Prints one run.
+fn print_run(seed: u64, with_log: bool, broken: Option<SabotageRule>) -> ExitCode {
+    let run = run_seed(seed, broken);
     print!("{}", run.trace());
     if with_log {
         for entry in &run.log {
@@ -86,7 +88,7 @@ fn many(from: u64, count: u64, rule: Option<SabotageRule>) -> ExitCode {
     let begun = Instant::now();
     let (seeds, faults, virtual_ms) = (AtomicU64::new(0), AtomicUsize::new(0), AtomicU64::new(0));
     let broken = Mutex::new(Vec::new());
-    play_all(from..from + count, rule, |run| {
+    run_seeds(from..from + count, rule, |run| {
         seeds.fetch_add(1, Ordering::Relaxed);
         faults.fetch_add(run.faults(), Ordering::Relaxed);
         let ms = u64::try_from(run.lasted.as_millis()).unwrap_or(u64::MAX);

@@ -1,4 +1,5 @@
-//! Who plays: the participants of a world, with the real session of each, and what becomes of them.
+//! The simulated processes of a world, each with a real session: how they join, stop, resume and
+//! die.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure::testing::{ParticipantClock, World};
+use tenure::testing::{ProcessClock, World};
 use tenure_core::id::Namespace;
 use tokio::sync::Notify;
 
@@ -27,7 +28,7 @@ pub enum ProcessState {
     Dead,
 }
 
-/// One participant: a process, as far as the others can tell.
+/// One simulated process.
 #[derive(Clone)]
 pub struct SimProcess {
     /// Its name, which no later life has.
@@ -35,7 +36,7 @@ pub struct SimProcess {
     /// The store, as it reaches it.
     pub store: Store,
     /// Its clock.
-    pub clock: ParticipantClock,
+    pub clock: ProcessClock,
     /// Its session.
     pub session: Session,
     signal: Arc<ProcessSignal>,
@@ -61,7 +62,8 @@ impl SimProcess {
     }
 }
 
-/// How a participant is, and who waits for it to go on: one list, so that they go on in the order in which they began to wait.
+/// The state of a process, and the tasks that wait for it to resume. One list, so that they resume
+/// in the order in which they began to wait.
 struct ProcessSignal {
     state: Mutex<ProcessState>,
     changed: Notify,
@@ -72,7 +74,7 @@ impl ProcessSignal {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if that is news: whoever is dead stays so.
+    /// True if the state changed. A dead process stays dead.
     fn change(&self, to: ProcessState) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_change = *state != to && *state != ProcessState::Dead;
@@ -92,9 +94,9 @@ impl ProcessSignal {
 pub struct SimProcesses {
     /// The world they live in.
     pub world: World,
-    /// SeedSelection happens to them.
+    /// What happens to them.
     pub history: RunHistory,
-    /// SeedSelection they believe.
+    /// What they track_hold.
     pub holds: HoldTracker,
     /// The TTL of their sessions.
     pub ttl: Duration,
@@ -102,7 +104,7 @@ pub struct SimProcesses {
 }
 
 impl SimProcesses {
-    /// Nobody yet.
+    /// No process yet.
     pub fn new(world: &World, history: &RunHistory, holds: &HoldTracker, ttl: Duration) -> SimProcesses {
         SimProcesses {
             world: world.clone(),
@@ -113,15 +115,15 @@ impl SimProcesses {
         }
     }
 
-    /// Somebody joins, with a session of its own.
+    /// A process joins, with a session of its own.
     ///
     /// # Panics
     ///
     /// If the TTL cannot be held: a world has a sensible one.
     pub fn enter(&self, name: &str, latency: Duration) -> SimProcess {
-        let clock = self.world.clock(name);
-        let store = self.world.store(name);
-        self.world.latency(name, latency);
+        let clock = self.world.process(name).clock();
+        let store = self.world.process(name).store();
+        self.world.process(name).set_latency(latency);
         let options = Session::options().ttl(self.ttl).clock(clock.clone());
         let session = options.open(store.clone()).expect("the TTL can be held");
         let signal =
@@ -131,14 +133,14 @@ impl SimProcesses {
         process
     }
 
-    /// The names of all who are not dead.
+    /// The names of all processes that are not dead.
     pub fn living(&self) -> Vec<String> {
         let processes = self.lock();
         let living = processes.iter().filter(|(_, process)| process.signal.state() != ProcessState::Dead);
         living.map(|(name, _)| name.clone()).collect()
     }
 
-    /// All who are not dead.
+    /// All processes that are not dead.
     pub fn processes(&self) -> Vec<SimProcess> {
         let processes = self.lock();
         processes.values().filter(|process| process.signal.state() != ProcessState::Dead).cloned().collect()
@@ -149,45 +151,45 @@ impl SimProcesses {
         self.lock().values().filter(|process| process.signal.state() == ProcessState::Dead).count()
     }
 
-    /// Whether somebody can act.
+    /// Whether a process can act.
     pub fn is_alive(&self, name: &str) -> bool {
         self.lock().get(name).is_some_and(|process| process.signal.state() != ProcessState::Dead)
     }
 
-    /// Stops somebody, as SIGSTOP does.
+    /// Stops a process, as SIGSTOP does.
     pub fn stop(&self, name: &str) {
         if self.change(name, ProcessState::Stopped) {
             self.holds.leave(name);
-            self.world.stall(name);
-            self.tell(format!("{name} is stopped"));
+            self.world.process(name).pause();
+            self.log(format!("{name} is stopped"));
         }
     }
 
-    /// Lets somebody go on.
+    /// Resumes a process.
     pub fn resume(&self, name: &str) {
         if !self.is_alive(name) {
             return;
         }
-        self.world.resume(name);
+        self.world.process(name).resume();
         if self.change(name, ProcessState::Awake) {
             self.holds.come_back(name);
-            self.tell(format!("{name} goes on"));
+            self.log(format!("{name} goes on"));
         }
     }
 
-    /// Kills somebody: nothing of it reaches the store any more, and no clock of it moves.
+    /// Kills a process: nothing of it reaches the store any more, and its clock stops.
     pub fn kill(&self, name: &str) {
         if self.change(name, ProcessState::Dead) {
             self.holds.leave(name);
-            self.world.partition(name);
-            self.world.stall(name);
-            self.world.arrive_late(name, false);
-            self.tell(format!("{name} is killed"));
+            self.world.process(name).partition();
+            self.world.process(name).pause();
+            self.world.process(name).stop_delaying_writes();
+            self.log(format!("{name} is killed"));
         }
     }
 
-    /// Tells the reader about a fault.
-    pub fn tell(&self, text: String) {
+    /// Records a fault for the reader of the history.
+    pub fn log(&self, text: String) {
         self.history.note(Fact::Fault(text));
     }
 

@@ -16,7 +16,7 @@ impl SimRng {
         SimRng { state: seed }
     }
 
-    /// SimRng for somebody else, who may throw them as often as they like without changing our throws.
+    /// A generator for another actor. How often it is used does not change the numbers of this one.
     pub fn split(&mut self) -> SimRng {
         SimRng::new(self.number())
     }

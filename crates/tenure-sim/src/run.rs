@@ -9,7 +9,7 @@ use std::time::Duration;
 use tenure::client::{Client, TaskFilter};
 use tenure::lock::Locks;
 use tenure::member::Members;
-use tenure::testing::{Fate, World};
+use tenure::testing::World;
 use tenure_core::id::TaskId;
 use tenure_core::layout::{Key, Layout};
 use tenure_core::sabotage::SabotageRule;
@@ -26,13 +26,13 @@ use crate::processes::{SimProcess, SimProcesses, namespace};
 use crate::rng::SimRng;
 use crate::workload::{self, WorkloadContext};
 
-/// SeedSelection is wanted is done by then, in a world without faults.
+/// What is wanted is done by then, in a world without faults.
 const SETTLES_WITHIN: Duration = Duration::from_secs(3);
 
 /// How a world is: everything that the seed decides before the first moment.
 #[derive(Clone, Debug)]
 pub struct RunPlan {
-    /// SeedSelection decides everything.
+    /// What decides everything.
     pub seed: u64,
     /// How many participants begin.
     pub processes: u64,
@@ -42,7 +42,7 @@ pub struct RunPlan {
     pub storm: Duration,
     /// How many faults.
     pub faults: u64,
-    /// SeedSelection they do.
+    /// What they do.
     pub works: BTreeSet<WorkloadKind>,
 }
 
@@ -70,7 +70,7 @@ const WORKLOADS: [WorkloadKind; 5] = [
 ];
 
 impl RunPlan {
-    /// SeedSelection a seed decides.
+    /// What a seed decides.
     pub fn of(seed: u64) -> RunPlan {
         let mut rng = SimRng::new(seed ^ 0x7E4E_5EED);
         let first = *rng.pick(&WORKLOADS);
@@ -89,14 +89,14 @@ impl RunPlan {
     }
 }
 
-/// SeedSelection a day came to.
+/// What a day came to.
 #[derive(Debug)]
 pub struct RunRecord {
-    /// SeedSelection the seed decided.
+    /// What the seed decided.
     pub plan: RunPlan,
-    /// SeedSelection happened.
+    /// What happened.
     pub facts: Vec<(Duration, Fact)>,
-    /// SeedSelection was committed.
+    /// What was committed.
     pub log: Vec<AuditEntry>,
     /// Where everything lay.
     pub layout: Layout,
@@ -105,7 +105,7 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
-    /// SeedSelection was broken.
+    /// What was broken.
     pub fn violations(&self) -> Vec<Violation> {
         invariant::all(self)
     }
@@ -135,7 +135,7 @@ impl RunRecord {
 /// # Panics
 ///
 /// If no runtime can be built, or if a rule is to be broken in a build without `--cfg tenure_sabotage`.
-pub fn play(seed: u64, broken: Option<SabotageRule>) -> RunRecord {
+pub fn run_seed(seed: u64, broken: Option<SabotageRule>) -> RunRecord {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -149,13 +149,12 @@ pub fn play(seed: u64, broken: Option<SabotageRule>) -> RunRecord {
 }
 
 async fn day(plan: RunPlan) -> RunRecord {
-    let fate = Fate::decided_by(plan.seed);
     let mut rng = SimRng::new(plan.seed);
-    let world = World::new();
+    let world = World::seeded(plan.seed);
     let history = RunHistory::new(&world);
     let holds = HoldTracker::new(&history);
     let layout = Layout::new(&namespace());
-    let observer = world.store("observer");
+    let observer = world.process("observer").store();
     let processes = SimProcesses::new(&world, &history, &holds, plan.ttl);
     let audit = Audit::default();
     let reading = audit.clone().read(world.clone(), observer.clone(), layout.clone(), holds.clone());
@@ -190,10 +189,10 @@ async fn day(plan: RunPlan) -> RunRecord {
         .collect();
 
     let scenes = fault::script(&mut rng, plan.faults, plan.storm, plan.ttl);
-    let (lives, heirs) = (AtomicU64::new(rng.number()), Mutex::new(rng.split()));
-    fault::play(&processes, scenes, &fate, &observer, &layout, |life| {
+    let (incarnations, heirs) = (AtomicU64::new(rng.number()), Mutex::new(rng.split()));
+    fault::inject(&processes, scenes, &observer, &layout, |life| {
         let process = processes.enter(&format!("q{life}"), latency);
-        lives.fetch_add(1, Ordering::Relaxed);
+        incarnations.fetch_add(1, Ordering::Relaxed);
         let mut rng = heirs.lock().unwrap_or_else(PoisonError::into_inner);
         join(&context, &plan, &process, &mut rng);
     })
@@ -229,11 +228,10 @@ async fn day(plan: RunPlan) -> RunRecord {
     assert!(!reading.is_finished(), "the observer has stopped reading along");
     reading.abort();
     let lasted = world.elapsed();
-    drop(fate);
     RunRecord { plan, facts: history.facts(), log: audit.log(), layout, lasted }
 }
 
-/// Somebody begins its day.
+/// A process begins its work.
 fn join(context: &WorkloadContext, plan: &RunPlan, process: &SimProcess, rng: &mut SimRng) {
     for work in &plan.works {
         match work {
@@ -251,7 +249,7 @@ fn join(context: &WorkloadContext, plan: &RunPlan, process: &SimProcess, rng: &m
     }
 }
 
-/// Once faults have ended every task runs: those that were paused are told to, and then each is waited for.
+/// Once faults have ended every task runs: paused tasks are resumed, and then each one is awaited.
 async fn finish_tasks(context: &WorkloadContext, plan: &RunPlan) {
     let client = Client::new(context.observer.clone(), &namespace());
     let within = plan.ttl * 3 + Duration::from_secs(90);
@@ -263,7 +261,7 @@ async fn finish_tasks(context: &WorkloadContext, plan: &RunPlan) {
         }
         if tokio::time::Instant::now() > deadline {
             for task in &listing.tasks {
-                let what = format!("{} stands at {:?}", task.id, task.state_kind());
+                let what = format!("{} is still {:?}", task.id, task.state_kind());
                 context.processes.history.note(Fact::Overdue(what));
             }
             break;
@@ -313,7 +311,7 @@ async fn check_views(
     }
 }
 
-/// When all who wanted them are gone, locks are free.
+/// When all processes have left, locks are free.
 async fn check_locks_are_free(context: &WorkloadContext, plan: &RunPlan) {
     if !plan.works.contains(&WorkloadKind::Locks) {
         return;
@@ -360,7 +358,7 @@ async fn check_what_is_left(context: &WorkloadContext) {
 }
 
 /// Plays many seeds on all cores, and hands each run to `each`, in no particular order.
-pub fn play_all(
+pub fn run_seeds(
     seeds: std::ops::Range<u64>,
     broken: Option<SabotageRule>,
     each: impl Fn(RunRecord) -> bool + Sync,
@@ -375,7 +373,7 @@ pub fn play_all(
             scope.spawn(move || {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || !each(play(seed, broken)) {
+                    if seed >= seeds.end || !each(run_seed(seed, broken)) {
                         next.store(seeds.end, Ordering::Relaxed);
                         return;
                     }

@@ -1,4 +1,4 @@
-//! SeedSelection the participants do all day. Each file is one kind of work, done with the public parts of the library and nothing else.
+//! What the participants do all day. Each file is one kind of work, done with the public parts of the library and nothing else.
 
 pub mod election;
 pub mod lock;
@@ -24,26 +24,26 @@ use crate::history::Fact;
 use crate::processes::{SimProcess, SimProcesses};
 use crate::rng::SimRng;
 
-/// SeedSelection is put by those who hold something, so that the store's record tells whether they were allowed to.
+/// Keys that only a holder writes, so that the store's record shows whether it still held.
 pub const REGISTERS: &str = "/registers/";
 
-/// SeedSelection all actors have in common. Cheap to clone.
+/// What all actors have in common. Cheap to clone.
 #[derive(Clone)]
 pub struct WorkloadContext {
-    /// Who plays.
+    /// The simulated processes.
     pub processes: SimProcesses,
     /// Where everything lies.
     pub layout: Layout,
-    /// The store, as one reaches it whom no fault hits.
+    /// The store, through a handle that no fault hits.
     pub observer: Store,
-    /// The day is over: everybody puts down what they have.
+    /// The run is over: all processes release what they hold.
     pub over: CancellationToken,
-    /// Whoever acts.
+    /// The tasks of all actors.
     pub actors: TaskTracker,
 }
 
 impl WorkloadContext {
-    /// Somebody acts until the day is over.
+    /// Runs an actor until the run is over.
     pub fn act(&self, acting: impl Future<Output = ()> + Send + 'static) {
         let over = self.over.clone();
         self.actors.spawn(async move {
@@ -55,17 +55,17 @@ impl WorkloadContext {
         });
     }
 
-    /// Writes what only the holder may write, and says what came of it.
+    /// Writes what only the holder may write. The audit shows the result.
     pub async fn write_guarded(&self, process: &SimProcess, subject: &str, fence: &Fence) {
         let value = fence.token.to_string();
         let txn = Txn::new().then(Op::put(format!("{REGISTERS}{subject}"), value));
-        // The store's own record says what came of it.
+        // The audit shows whether the write was applied.
         let _ = process.store.txn(fence.guard(txn)).await;
     }
 
-    /// Somebody was told that it holds; it believes until the result is dropped.
+    /// A process was notified that it holds; the hold is tracked until the result is dropped.
     #[must_use = "the hold ends when this is dropped"]
-    pub fn believe(
+    pub fn track_hold(
         &self,
         process: &SimProcess,
         subject: &str,
@@ -79,12 +79,12 @@ impl WorkloadContext {
 
     /// WorkloadKind goes on under a hold, by right or not.
     pub fn acted(&self, process: &SimProcess, subject: &str, token: Token, valid: bool) {
-        let (subject, who) = (subject.to_owned(), process.name.clone());
-        self.processes.history.note(Fact::Acted { subject, who, token, valid });
+        let (subject, process) = (subject.to_owned(), process.name.clone());
+        self.processes.history.note(Fact::Acted { subject, process, token, valid });
     }
 }
 
-/// Somebody believes that it holds; ends with the work, however that ends.
+/// A tracked hold; ends with the work, however that ends.
 pub struct TrackedHoldGuard {
     holds: HoldTracker,
     subject: String,

@@ -5,7 +5,7 @@
 use tenure_core::layout::Layout;
 
 use crate::clock::wall_time;
-use crate::dice;
+use crate::rng;
 
 pub use tenure_core::audit::AuditEntry;
 pub use tenure_core::layout::AUDIT_KEEP;
@@ -13,5 +13,5 @@ pub use tenure_core::record::{AuditAction, AuditRecord};
 
 /// The entry for a record, which gets the time of now.
 pub fn entry(layout: &Layout, record: AuditRecord) -> AuditEntry {
-    AuditEntry::new(layout, record, wall_time(), dice::nonce().to_be_bytes())
+    AuditEntry::new(layout, record, wall_time(), rng::nonce().to_be_bytes())
 }

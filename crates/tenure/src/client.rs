@@ -19,10 +19,10 @@ use tenure_core::layout::Layout;
 
 use crate::audit::{self, AuditAction, AuditEntry, AuditRecord};
 use crate::clock::{BootClock, Clock, wall_time};
-use crate::dice;
 use crate::identity::{self, Identity};
 use crate::member::{MemberSnapshot, Members};
 use crate::retry;
+use crate::rng;
 use crate::store::{Store, StoreError};
 
 pub use answer::{Handled, Sent, WaitCommandError};
@@ -164,7 +164,7 @@ impl Client {
     }
 
     fn next_command_id(&self) -> CommandId {
-        let random = dice::nonce().to_be_bytes();
+        let random = rng::nonce().to_be_bytes();
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).next(wall_time(), random)
     }
 }

@@ -1,8 +1,8 @@
-//! Elections: who stands first in line leads, and is told before that stops being true.
+//! Elections: the oldest candidate leads, and its term is invalid before the store can elect another one.
 //!
-//! The same line as that of locks, with a value that everybody can see and that its leader can change. **No election can promise that a
-//! leader's effects exclude those of the next one**: a leader can be paused between its last look at its term and its write. What a term
-//! gives is a *token* that grows with every leader; let whatever is written refuse a smaller one ([`Hold::fence`](crate::hold::Hold::fence) inside the store, a
+//! An election is a lock queue with a value that all processes can read and that the leader can change. **No election can promise that a
+//! leader's effects exclude those of the next one**: a leader can be paused between its last check of the term and its write. A term has a
+//! *token* that grows with every leader; let the resource refuse a smaller one ([`Hold::fence`](crate::hold::Hold::fence) inside the store, a
 //! [`FenceVerifier`](crate::fence::FenceVerifier) outside).
 
 mod campaign;
@@ -23,6 +23,7 @@ use tenure_core::layout::Layout;
 use tenure_core::queue::QueueKind;
 
 use crate::clock::Clock;
+use crate::closing::Closing;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::id::{IntoId, IntoIdentity};
@@ -57,7 +58,7 @@ pub use crate::hold::{Lost, ReleaseError};
 ///
 /// let term = election.campaign().value("10.0.0.7:80").await?;
 /// assert_eq!(election.leader().await?.map(|leader| leader.token), Some(term.token()));
-/// // The work ends with it, or is dropped the moment leadership cannot be proven any more.
+/// // The work completes, or is dropped when leadership is not valid any more.
 /// let done = term.run(async { "scheduled" }).await?;
 /// assert_eq!(done, "scheduled");
 /// term.resign().await?;
@@ -68,23 +69,24 @@ pub use crate::hold::{Lost, ReleaseError};
 ///
 /// # Guarantees
 ///
-/// * At most one candidate of a name believes that it leads, as long as nobody deletes keys or revokes leases by hand.
-/// * A leader stops believing before the store can let anybody else lead, whatever hangs, also after a suspend.
-/// * Tokens of one name only grow, also when leadership is handed to somebody who came later.
-/// * Who comes first leads first, unless somebody of a higher priority waits when the turn comes. Nobody is deposed for a priority.
-/// * A candidate whose lease dies while it waits is told at once and never leads; a campaign that fails leaves no key behind.
-/// * A candidate costs one key, and one watch on the candidate before it; a change of leader wakes one candidate.
+/// * At most one candidate of a name has a valid term, as long as no operator deletes keys or revokes leases.
+/// * A term is invalid before the store can elect another candidate, although tasks or the store hang, also after a suspend.
+/// * Tokens of one name only grow, also when leadership is transferred to a younger candidate.
+/// * The oldest candidate leads first, unless one of a higher priority waits when a term begins. A present leader stays, whatever the
+///   priorities are.
+/// * A campaign fails immediately if its lease expires while it waits, and never leads; a campaign that fails leaves no key.
+/// * A candidate costs one key, and one watch on its predecessor; a change of leader wakes one candidate.
 ///
 /// # Not guaranteed
 ///
 /// * That two leaders' effects exclude each other: use the token.
-/// * That a leader whose key is deleted or whose lease is revoked by hand foresees it: it is told within a round trip.
-/// * What an observer sees is who stands first. A candidate that becomes the first while somebody of a higher priority waits hands over
-///   before it leads, and may be seen as the leader for that instant.
+/// * That a leader foresees that an operator deletes its key or revokes its lease: its term is lost within a round trip.
+/// * That an observer sees only leaders. It sees the oldest candidate: one that becomes the oldest while a candidate of a higher priority
+///   waits transfers before it leads, and may be seen as the leader for that instant.
 ///
 /// # Cancellation
 ///
-/// Dropping the future of a campaign, or a term, leaves the line in the background.
+/// Dropping the future of a campaign, or a term, deletes the candidate's key in the background.
 #[derive(Clone)]
 pub struct Elections {
     queues: QueueDriver,
@@ -94,6 +96,7 @@ pub struct Elections {
     candidate: Arc<str>,
     identity: Arc<Identity>,
     terms: LocalTerms,
+    closing: Closing,
 }
 
 impl Elections {
@@ -108,6 +111,7 @@ impl Elections {
             candidate: identity.name().into(),
             identity: Arc::new(identity),
             terms: LocalTerms::default(),
+            closing: Closing::default(),
         }
     }
 
@@ -124,6 +128,12 @@ impl Elections {
     /// Records its terms together with those of other namespaces.
     pub(crate) fn terms(mut self, terms: &LocalTerms) -> Elections {
         self.terms = terms.clone();
+        self
+    }
+
+    /// Ends its `lead`s when the connection is closed.
+    pub(crate) fn closing(mut self, closing: &Closing) -> Elections {
+        self.closing = closing.clone();
         self
     }
 
@@ -242,7 +252,7 @@ impl Election {
     }
 }
 
-/// The queue of an election whose name is valid.
+/// The queue of an election with a valid name.
 #[derive(Clone)]
 struct ElectionQueue {
     elections: Elections,

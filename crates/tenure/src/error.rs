@@ -13,7 +13,7 @@ use crate::member::JoinError;
 use crate::session::{InvalidOptions, LeaseError, RegisterError};
 use crate::store::{InvalidStoreUrl, StoreError};
 
-/// A result whose error is [`enum@Error`] unless another one is named.
+/// A result with the error [`enum@Error`], unless another one is named.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a [`Tenure`](crate::Tenure) was not connected. Never contains a password.

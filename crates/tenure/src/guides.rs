@@ -1,24 +1,24 @@
 //! The README and the guides in docs/: their code blocks are compiled and run with the documentation's other examples.
 
 #[doc = include_str!("../README.md")]
-struct Readme;
+struct ReadmeGuide;
 
 #[doc = include_str!("../../../docs/getting-started.md")]
-struct GettingStarted;
+struct GettingStartedGuide;
 
 #[doc = include_str!("../../../docs/locks.md")]
-struct Locks;
+struct LocksGuide;
 
 #[doc = include_str!("../../../docs/elections.md")]
-struct Elections;
+struct ElectionsGuide;
 
 #[doc = include_str!("../../../docs/registration.md")]
-struct Registration;
+struct RegistrationGuide;
 
 #[doc = include_str!("../../../docs/tasks.md")]
-struct Tasks;
+struct TasksGuide;
 
 // Its examples need the features `testing` and `conformance`.
 #[cfg(all(feature = "testing", feature = "conformance"))]
 #[doc = include_str!("../../../docs/testing-your-code.md")]
-struct TestingYourCode;
+struct TestingYourCodeGuide;

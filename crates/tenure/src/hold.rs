@@ -114,7 +114,7 @@ impl Hold {
         self.fence.guard(txn)
     }
 
-    /// Sends a transaction whose `then` is applied only while the key of this hold exists.
+    /// Sends a transaction. Its `then` is applied only while the key of this hold exists.
     ///
     /// Its `otherwise` is applied if one of its own conditions fails, and also if the key does not exist any more: it must not write.
     ///

@@ -13,7 +13,7 @@ static PARTS: OnceLock<Identity> = OnceLock::new();
 pub fn current() -> Identity {
     // A run that a seed decides writes the same bytes in every process.
     #[cfg(feature = "testing")]
-    if crate::testing::fate::wall().is_some() {
+    if crate::testing::seed::wall().is_some() {
         return Identity {
             node: "test".into(),
             host: "test".into(),

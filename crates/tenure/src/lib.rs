@@ -1,4 +1,4 @@
-//! Coordination for programs that run on more than one machine and must agree on who does what.
+//! Coordination for programs on several machines: locks, elections, members, services and tasks on one store.
 //!
 //! ```
 //! use std::time::Duration;
@@ -19,26 +19,35 @@
 //! # }
 //! ```
 //!
-//! [`Tenure`] is the front door: locks, elections, members, services and tasks of a namespace, on one session. The modules below are what it stands on.
+//! [`Tenure`] is the entry point: locks, elections, members, services and tasks of a namespace, on one session. It uses the modules below.
 //!
-//! Everything stands on one narrow [`store`]: a revisioned key space with leases, transactions and watches, on
+//! All of them use one narrow [`store`]: a revisioned key space with leases, transactions and watches, on
 //! three engines: memory, a file shared by the processes of one machine, and etcd.
 //!
-//! Read top to bottom: the [`clock`], the [`store`] and its engines, the [`feed`] that keeps a whole picture of a
-//! prefix, the [`session`] that keeps keys registered, the [`hold`] that all primitives share, the [`presence`] sets with [`member`]s and [`service`] on it, the
-//! [`lock`]s and [`election`]s that stand in line on it, [`ttl`] elections on any storage with TTLs, the
-//! [`client`] that gives work and looks after it, the [`events`] of a namespace and a [`snapshot`] of it, runs [`once`] per period, the [`task`]s that handlers run and the [`worker`] that claims them, the `conformance` suite that every engine passes, and the `testing` world in
-//! which you can test your own loss handling.
+//! The modules, each on top of the ones before it:
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`clock`], [`identity`] | injected time; the identity of this process |
+//! | [`store`], [`feed`] | the store and its engines; a listing followed by a watch |
+//! | [`hold`], [`fence`] | validity and fencing tokens |
+//! | [`session`] | leases, and keys that stay registered |
+//! | [`presence`], [`member`], [`service`] | the live nodes and service instances |
+//! | [`lock`], [`election`], [`once`] | queues of one holder, and runs once per period |
+//! | [`ttl`] | elections on any storage with TTLs |
+//! | [`client`], [`task`], [`worker`] | submitted tasks, their handlers, and the workers that claim them |
+//! | [`events`], [`snapshot`] | the history of a namespace, and its state at one revision |
+//! | `conformance`, `testing` | suites for engines and storages; virtual time with faults |
 
 pub mod clock;
 
-mod dice;
+mod rng;
 
 pub mod identity;
 
 pub mod audit;
 
-mod news;
+mod ordered_watch;
 
 pub mod hold;
 
@@ -62,6 +71,8 @@ pub mod member;
 pub mod service;
 
 mod retry;
+
+mod closing;
 
 mod driver;
 
@@ -97,7 +108,7 @@ pub mod conformance;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use self::tenure::{Source, Tenure, TenureBuilder};
+pub use self::tenure::{Close, Source, Tenure, TenureBuilder};
 pub use client::{NewTask, SubmitError, Submitted};
 pub use clock::{BootClock, Clock};
 pub use election::{Campaign, CampaignError, Candidate, Election, LeadError, Leader, Term};

@@ -1,7 +1,7 @@
-//! Locks: who stands first in line holds, and is told before that stops being true.
+//! Locks: the oldest waiter holds, and its hold is invalid before the store can give the lock to another one.
 //!
-//! **No lock service can give mutual exclusion of effects** in a network that delays messages: a holder can be paused between its last look
-//! at the lock and its write. What a lock gives is a *token* that grows with every holder. Let the resource refuse a smaller token than it
+//! **No lock service can give mutual exclusion of effects** in a network that delays messages: a holder can be paused between its last check
+//! of the lock and its write. A lock gives a *token* that grows with every holder. Let the resource refuse a smaller token than it
 //! has seen ([`Hold::fence`](crate::hold::Hold::fence) for writes inside the store, a [`FenceVerifier`](crate::fence::FenceVerifier) outside), and a late write of an earlier holder does nothing.
 
 mod barrier;
@@ -47,7 +47,7 @@ pub use crate::hold::{Lost, ReleaseError};
 /// let locks = Locks::new(&session, &Namespace::parse("shop")?);
 ///
 /// let guard = locks.lock("deploy").await?;
-/// // The work ends with it, or is dropped the moment the lock cannot be proven any more.
+/// // The work completes, or is dropped when the lock is not valid any more.
 /// let done = guard.run(async { "deployed" }).await?;
 /// assert_eq!(done, "deployed");
 /// guard.release().await?;
@@ -57,21 +57,21 @@ pub use crate::hold::{Lost, ReleaseError};
 ///
 /// # Guarantees
 ///
-/// * At most one exclusive holder of a name believes that it holds, as long as nobody deletes keys or revokes leases by hand.
-/// * A holder stops believing before the store can give the lock to anybody else, whatever hangs, also after a suspend.
+/// * At most one exclusive hold of a name is valid, as long as no operator deletes keys or revokes leases.
+/// * A hold is invalid before the store can give the lock to another process, although tasks or the store hang, also after a suspend.
 /// * Tokens of one name only grow.
-/// * First come, first served; whoever waits on one session excludes the others on it too.
+/// * First come, first served; the callers of one session exclude each other too.
 /// * An uncontended lock costs one request and its release another, once the session has a lease. A hold that lasts for 100 ms costs one more
 ///   in the background: its queue key then contains when the lock was acquired ([`Holder::record`]).
 ///
 /// # Not guaranteed
 ///
 /// * Mutual exclusion of effects: use the token.
-/// * That a lock broken by hand is foreseen: it is seen within a round trip, at most 100 ms after it was taken.
+/// * That a holder foresees that an operator breaks its lock: it notices within a round trip, for a hold of 100 ms or more.
 ///
 /// # Cancellation
 ///
-/// Dropping the future of an acquire, or a guard, leaves the line in the background.
+/// Dropping the future of a request, or a guard, deletes the queue key in the background.
 #[derive(Clone)]
 pub struct Locks {
     queues: QueueDriver,
@@ -81,7 +81,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// The locks of a namespace. Asks nothing of the store yet.
+    /// The locks of a namespace. Sends nothing yet.
     pub fn new(session: &Session, namespace: &Namespace) -> Locks {
         Locks {
             queues: QueueDriver::open(session, &Layout::new(namespace), QueueKind::Lock),

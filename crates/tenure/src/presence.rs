@@ -1,7 +1,7 @@
-//! Who is there, followed: the roster of nodes or of a service's instances, as a stream of news or as a view to look at.
+//! Presence: the members of a namespace or the instances of a service, as a stream of changes or as a local copy.
 //!
-//! The machine in `core::roster` decides what is told; here it is fed from a [`Feed`] and told the time. A watch that is silent says
-//! nothing about its store, so a quiet follower asks it now and then whether it still answers: that is how a picture knows its age.
+//! The machine in `core::presence` decides which changes are reported; here it is fed from a [`Feed`] and a clock. A silent watch does not
+//! show whether its store still replies, so a quiet stream sends a small read now and then: the reply bounds the age of the snapshot.
 
 mod view;
 
@@ -26,18 +26,17 @@ pub use tenure_core::presence::{
 
 pub use view::PresenceView;
 
-/// How long a follower may hear nothing before it asks whether the store still answers. Five hundred quiet followers ask a hundred
-/// times a second all together, as much as their renewals; halved, they would be the larger part. Doubled, an outage is told later,
-/// but the age is right all the time.
-const ASK_AFTER: Duration = Duration::from_secs(5);
+/// How long a stream may receive nothing before it probes the store. Five hundred quiet streams send a hundred probes per second together, as
+/// many as their renewals; halved, the probes would be the larger part. Doubled, an outage is reported later, but the age is still right.
+const PROBE_AFTER: Duration = Duration::from_secs(5);
 
-/// How long to wait for that answer: longer than any answer of a store that serves, and an election of etcd.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// How long a probe waits for the reply: longer than a store that serves takes, and than an election of etcd.
+const PROBE_WITHIN: Duration = Duration::from_secs(2);
 
-/// How soon to ask again when there was no answer.
-const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How long after a failed probe the next one is sent.
+const PROBE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Everybody of one kind, as they are at one revision: one linearizable listing, page by page.
+/// All entries of one kind at one revision, by one linearizable listing, page by page.
 ///
 /// # Cancellation
 ///
@@ -45,72 +44,72 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 ///
-/// What the store says to a read.
+/// Those of a read.
 pub async fn list<K: PresenceKind>(
     store: &Store,
     select: Selection,
     kind: K,
 ) -> Result<PresenceSnapshotOf<K>, StoreError> {
     let page = store.list(select).await?;
-    let mut roster = PresenceSet::new(kind);
-    let mut told = Vec::new();
+    let mut set = PresenceSet::new(kind);
+    let mut events = Vec::new();
     for pair in page.pairs {
-        roster.handle_item(FeedItem::Put(pair), Moment::ORIGIN, &mut told);
+        set.handle_item(FeedItem::Put(pair), Moment::ORIGIN, &mut events);
     }
-    roster.handle_item(FeedItem::Synced(page.revision), Moment::ORIGIN, &mut told);
-    // A roster that was told of a whole picture has one.
-    roster.snapshot().ok_or_else(|| StoreError::Corrupt("a listing without a revision".into()))
+    set.handle_item(FeedItem::Synced(page.revision), Moment::ORIGIN, &mut events);
+    // The set has just received a complete listing, so it has a snapshot.
+    set.snapshot().ok_or_else(|| StoreError::Corrupt("a listing without a revision".into()))
 }
 
-/// PresenceEvent of who is there: the whole picture first, then every difference.
+/// A stream of presence events: all entries first, then every change.
 ///
 /// # Guarantees
 ///
-/// * [`PresenceEvent::Snapshot`] comes first. What is told from then on adds up, at every moment between two transactions of the store, to
+/// * [`PresenceEvent::Snapshot`] comes first. The events from then on add up, between any two transactions of the store, to
 ///   what the store held at one revision.
-/// * It survives broken connections, restarts of the store and compaction: what changed meanwhile is told when the picture is whole again, and
-///   half a listing is never told.
-/// * One who was replaced by a new incarnation is told as `Left` and then `Joined`, also if nobody watched.
-/// * [`PresenceEvent::Stale`] is told when the store stops answering, [`PresenceEvent::Fresh`] when the picture is up to date again.
+/// * It survives broken connections, restarts of the store and compaction: changes during a break are reported once the listing is complete
+///   again, and an incomplete listing is never reported.
+/// * An entry that was replaced by a new incarnation is reported as `Left` and then `Joined`, also if that happened during a break.
+/// * [`PresenceEvent::Stale`] is reported when the store stops replying, [`PresenceEvent::Fresh`] when the snapshot is current again.
 ///
 /// # Not guaranteed
 ///
-/// * *Every change*: after a break, what happened meanwhile is told as one step.
-/// * *At once*: a watch takes its time, usually milliseconds; silence is noticed within some 7 s.
+/// * *Every change*: the changes during a break are reported as one step.
+/// * *Immediately*: a watch has a delay, usually milliseconds; silence is noticed within some 7 s.
 ///
 /// # Cancellation
 ///
-/// Nothing is lost when a future of `next` is dropped. Dropping the follower ends its watch.
+/// Nothing is lost when a future of `next` is dropped. Dropping the stream ends its watch.
 ///
 /// # Errors
 ///
-/// A store that cannot be reached is not an error. What no trying can mend (a closed, replaced or corrupt store, a denied access) is
-/// the last item.
-#[must_use = "a follower does nothing unless it is read"]
+/// A store that cannot be reached is not an error. An error that no retry can mend (a closed, replaced or corrupt store, a denied access)
+/// is the last item.
+#[must_use = "a stream does nothing unless it is polled"]
 pub struct PresenceWatch<K: PresenceKind> {
     store: Store,
     clock: Arc<dyn Clock>,
     feed: Feed,
-    roster: Arc<Mutex<PresenceSet<K>>>,
-    question: LivenessProbe,
-    /// Told by the roster, not yet read.
+    set: Arc<Mutex<PresenceSet<K>>>,
+    probe: LivenessProbe,
+    /// Reported by the set, not yet polled.
     ready: VecDeque<PresenceEventOf<K>>,
 }
 
-/// Whether the store still answers.
+/// Whether the store still replies.
 enum LivenessProbe {
-    /// Not asked until then.
-    Resting(Sleep),
-    /// Asked at that moment.
-    Asked(Moment, Pin<Box<dyn Future<Output = bool> + Send>>),
+    /// No probe is sent before then.
+    Idle(Sleep),
+    /// A probe was sent at that moment.
+    Sent(Moment, Pin<Box<dyn Future<Output = bool> + Send>>),
 }
 
 impl<K: PresenceKind> PresenceWatch<K> {
-    /// Follows the members of a kind; the listing begins when the follower is first read.
+    /// A stream of the entries of a kind; the listing begins when it is first polled.
     ///
     /// # Errors
     ///
-    /// Only [`StoreError::Invalid`], for a selection that no store would take.
+    /// Only [`StoreError::Invalid`], for a selection that no store accepts.
     pub fn open(
         store: Store,
         select: Selection,
@@ -118,57 +117,57 @@ impl<K: PresenceKind> PresenceWatch<K> {
         clock: Arc<dyn Clock>,
     ) -> Result<PresenceWatch<K>, StoreError> {
         let feed = Feed::open(store.clone(), select)?;
-        let question = LivenessProbe::Resting(clock.sleep_until(clock.now() + ASK_AFTER));
-        let roster = Arc::new(Mutex::new(PresenceSet::new(kind)));
-        Ok(PresenceWatch { store, clock, feed, roster, question, ready: VecDeque::new() })
+        let probe = LivenessProbe::Idle(clock.sleep_until(clock.now() + PROBE_AFTER));
+        let set = Arc::new(Mutex::new(PresenceSet::new(kind)));
+        Ok(PresenceWatch { store, clock, feed, set, probe, ready: VecDeque::new() })
     }
 
-    fn roster(&self) -> MutexGuard<'_, PresenceSet<K>> {
-        lock(&self.roster)
+    fn set(&self) -> MutexGuard<'_, PresenceSet<K>> {
+        lock(&self.set)
     }
 
-    /// Takes one item of the feed in.
-    fn on_item(&mut self, item: FeedItem) {
+    fn handle_item(&mut self, item: FeedItem) {
         let now = self.clock.now();
-        lock(&self.roster).handle_item(item, now, &mut self.ready);
+        lock(&self.set).handle_item(item, now, &mut self.ready);
     }
 
-    /// Asks, or takes an answer in. False if there is nothing to do yet.
-    fn step_question(&mut self, context: &mut Context<'_>) -> bool {
+    /// Sends a probe, or handles its reply. False if there is nothing to do yet.
+    fn step_probe(&mut self, context: &mut Context<'_>) -> bool {
         let now = self.clock.now();
-        match &mut self.question {
-            LivenessProbe::Resting(rest) => {
+        match &mut self.probe {
+            LivenessProbe::Idle(rest) => {
                 if rest.as_mut().poll(context).is_pending() {
                     return false;
                 }
                 let (heard, is_broken) = {
-                    let roster = self.roster();
-                    (roster.heard(), !roster.is_fresh())
+                    let set = self.set();
+                    (set.replied_at(), !set.is_fresh())
                 };
-                self.question = match heard {
-                    // Somebody spoke meanwhile, so there is no need to ask yet.
-                    Some(heard) if heard + ASK_AFTER > now && !is_broken => {
-                        LivenessProbe::Resting(self.clock.sleep_until(heard + ASK_AFTER))
+                self.probe = match heard {
+                    // The watch has delivered something since, so no probe is needed yet.
+                    Some(heard) if heard + PROBE_AFTER > now && !is_broken => {
+                        LivenessProbe::Idle(self.clock.sleep_until(heard + PROBE_AFTER))
                     }
-                    Some(_) => {
-                        LivenessProbe::Asked(now, ask(self.store.clone(), self.feed.selection().clone()))
-                    }
-                    // Without a picture the feed is busy getting one.
-                    None => LivenessProbe::Resting(self.clock.sleep_until(now + ASK_AFTER)),
+                    Some(_) => LivenessProbe::Sent(
+                        now,
+                        send_probe(self.store.clone(), self.feed.selection().clone()),
+                    ),
+                    // Without a snapshot the feed is reading one, and retries by itself.
+                    None => LivenessProbe::Idle(self.clock.sleep_until(now + PROBE_AFTER)),
                 };
             }
-            LivenessProbe::Asked(asked, answer) => {
-                let Poll::Ready(is_answered) = answer.as_mut().poll(context) else { return false };
-                let asked = *asked;
-                let mut roster = lock(&self.roster);
-                if is_answered {
-                    roster.handle_answer(asked, &mut self.ready);
+            LivenessProbe::Sent(sent_at, reply) => {
+                let Poll::Ready(has_replied) = reply.as_mut().poll(context) else { return false };
+                let sent_at = *sent_at;
+                let mut set = lock(&self.set);
+                if has_replied {
+                    set.handle_reply(sent_at, &mut self.ready);
                 } else {
-                    roster.handle_silence(&mut self.ready);
+                    set.handle_no_reply(&mut self.ready);
                 }
-                let rest = if is_answered { ASK_AFTER } else { ASK_AGAIN_AFTER };
-                drop(roster);
-                self.question = LivenessProbe::Resting(self.clock.sleep_until(now + rest));
+                let wait = if has_replied { PROBE_AFTER } else { PROBE_AGAIN_AFTER };
+                drop(set);
+                self.probe = LivenessProbe::Idle(self.clock.sleep_until(now + wait));
             }
         }
         true
@@ -180,15 +179,15 @@ impl<K: PresenceKind> Stream for PresenceWatch<K> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            if let Some(news) = self.ready.pop_front() {
-                return Poll::Ready(Some(Ok(news)));
+            if let Some(event) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
             }
             match Pin::new(&mut self.feed).poll_next(context) {
-                Poll::Ready(Some(Ok(item))) => self.on_item(item),
+                Poll::Ready(Some(Ok(item))) => self.handle_item(item),
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Pending => {
-                    if !self.step_question(context) {
+                    if !self.step_probe(context) {
                         return Poll::Pending;
                     }
                 }
@@ -202,25 +201,25 @@ impl<K: PresenceKind> Unpin for PresenceWatch<K> {}
 
 impl<K: PresenceKind> std::fmt::Debug for PresenceWatch<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let roster = self.roster();
+        let set = self.set();
         write!(
             f,
             "PresenceWatch({:?}, {} members at {:?})",
             self.feed.selection(),
-            roster.len(),
-            roster.whole_at()
+            set.len(),
+            set.synced_at()
         )
     }
 }
 
-fn lock<K: PresenceKind>(roster: &Mutex<PresenceSet<K>>) -> MutexGuard<'_, PresenceSet<K>> {
-    roster.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<K: PresenceKind>(set: &Mutex<PresenceSet<K>>) -> MutexGuard<'_, PresenceSet<K>> {
+    set.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the store answers a small linearizable read of what is followed.
-fn ask(store: Store, select: Selection) -> Pin<Box<dyn Future<Output = bool> + Send>> {
+/// Returns whether the store replies to a small linearizable read of the selection.
+fn send_probe(store: Store, select: Selection) -> Pin<Box<dyn Future<Output = bool> + Send>> {
     Box::pin(async move {
         let read = store.get(Get::new(select).limit(1).keys_only());
-        matches!(tokio::time::timeout(ANSWER_WITHIN, read).await, Ok(Ok(_)))
+        matches!(tokio::time::timeout(PROBE_WITHIN, read).await, Ok(Ok(_)))
     })
 }

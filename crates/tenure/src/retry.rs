@@ -8,7 +8,7 @@ use tenure_core::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
 use tracing::debug;
 
 use crate::clock::Clock;
-use crate::dice;
+use crate::rng;
 use crate::store::Store;
 
 /// Counts the failures of one operation and waits between its attempts.
@@ -34,7 +34,7 @@ impl Attempts {
     /// The failure counts.
     pub(crate) async fn wait(&mut self, operation: &'static str, error: &(dyn fmt::Display + Sync)) {
         let now = self.clock.now();
-        let wait = self.backoff.after_failure(now, dice::throw(), None);
+        let wait = self.backoff.after_failure(now, rng::jitter(), None);
         debug!(operation, %error, attempt = self.backoff.failures(), retry_in = ?wait, "store request failed");
         self.clock.sleep_until(now + wait).await;
     }

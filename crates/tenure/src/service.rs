@@ -1,4 +1,4 @@
-//! The service registry: which instances of a service there are, and which of them to ask.
+//! The service registry: the instances of a service, and picking one of them.
 
 mod picker;
 mod register;
@@ -29,16 +29,16 @@ pub type Instance = Presence<InstanceId, InstanceValue>;
 /// All instances of a service, at one revision.
 pub type InstanceSnapshot = PresenceSnapshot<InstanceId, InstanceValue>;
 
-/// What happens among the instances of a service; see [`PresenceEvent`].
+/// A change of the instances of a service; see [`PresenceEvent`].
 pub type InstanceEvent = PresenceEvent<InstanceId, InstanceValue>;
 
 /// A stream of [`InstanceEvent`]s; see [`PresenceWatch`].
 pub type InstanceWatch = PresenceWatch<InstancePresence>;
 
-/// The instances of a service as last known, for many tasks to look at; see [`PresenceView`].
+/// A local copy of the instances of a service that one watch keeps current; see [`PresenceView`].
 pub type InstanceView = PresenceView<InstancePresence>;
 
-/// The services of a namespace. Cheap to clone. Whoever only looks needs no session.
+/// The services of a namespace. Cheap to clone. Reading needs no session.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -67,18 +67,18 @@ pub type InstanceView = PresenceView<InstancePresence>;
 /// ```
 ///
 /// An instance is the key `registry/services/<name>/<instance>`, in which `/` and `%` inside a name or an id are escaped: the service `a` never
-/// shows an instance of `a/b`. Its value is a record with an address and metadata. Whatever else somebody puts there, such as
-/// `tenure register web/a=10.0.0.1:80`, is an instance too, and its whole value is its address.
+/// shows an instance of `a/b`. Its value is a record with an address and metadata. Another value, such as that of
+/// `tenure register web/a=10.0.0.1:80`, is an instance too, with the whole value as its address.
 ///
 /// # Guarantees
 ///
 /// * An instance is registered exactly while its key is in the store, under the lease of its session.
 /// * Two live instances never have one id: the second is refused with the address and the token of the first.
-/// * The last picture known stays when the store cannot be reached; [`PresenceView::age`] says how old it is.
+/// * The last known snapshot stays when the store cannot be reached; [`PresenceView::age`] returns its age.
 ///
 /// # Not guaranteed
 ///
-/// That an instance answers: whoever picked one must be ready to pick another.
+/// That an instance replies: a client must be ready to pick another one.
 ///
 /// # Cancellation
 ///
@@ -86,7 +86,7 @@ pub type InstanceView = PresenceView<InstancePresence>;
 ///
 /// # Errors
 ///
-/// Looking fails as a read of the store fails. [`RegisterError`](crate::RegisterError) explains why an instance was not registered.
+/// Those of a read. [`RegisterError`](crate::RegisterError) explains why an instance was not registered.
 #[derive(Clone)]
 pub struct Services {
     store: Store,
@@ -100,7 +100,7 @@ impl Services {
         Services { store, layout: Layout::new(namespace), clock: Arc::new(BootClock) }
     }
 
-    /// Tells the time by another clock than the machine's boot clock.
+    /// The clock that the age of views is counted on; the boot clock of the machine otherwise.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Services {
         self.clock = Arc::new(clock);
@@ -112,7 +112,7 @@ impl Services {
         Service { services: self.clone(), session: session.clone(), name: name.into_id() }
     }
 
-    /// All instances of a service, by one linearizable listing at one revision. Nobody is an answer too.
+    /// All instances of a service, by one linearizable listing at one revision. It may be empty.
     pub async fn instances(&self, name: &ServiceName) -> Result<InstanceSnapshot, StoreError> {
         presence::list(&self.store, self.layout.service(name), self.named(name)).await
     }
@@ -138,7 +138,7 @@ impl Services {
         Ok(names)
     }
 
-    /// Everything that happens among the instances of a service: the whole picture, then every difference.
+    /// All instances of a service, then every change.
     pub fn watch(&self, name: &ServiceName) -> InstanceWatch {
         PresenceWatch::open(
             self.store.clone(),
@@ -149,7 +149,7 @@ impl Services {
         .expect("the layout's own prefix ends in a slash")
     }
 
-    /// A picture of a service that many tasks can look at while one watch keeps it up to date. Must be called inside a tokio runtime.
+    /// A local copy of a service that one watch keeps current. Must be called inside a tokio runtime.
     pub fn view(&self, name: &ServiceName) -> InstanceView {
         PresenceView::new(self.watch(name))
     }

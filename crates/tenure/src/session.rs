@@ -1,6 +1,6 @@
-//! Sessions: any number of keys under one shared lease, kept there whatever the store does.
+//! Sessions: any number of keys under shared leases, kept registered through outages.
 //!
-//! The machine in `core::session` decides; these files are what users hold, and the task behind them only moves things between the two.
+//! The machine in `core::session` decides. The handles change it under a mutex; the driver's task sends its requests and feeds it the replies.
 
 mod driver;
 mod events;
@@ -35,7 +35,7 @@ pub use state::{Health, KeyEvent, SessionState};
 
 pub use crate::exclusive_key::{Registration, RegistrationStatus, ReplacedBy};
 
-/// One shared lease for many keys. Cheap to clone; all clones are one session.
+/// Shared leases for many keys. Cheap to clone; all clones are one session.
 ///
 /// ```
 /// use tenure::session::Session;
@@ -46,7 +46,7 @@ pub use crate::exclusive_key::{Registration, RegistrationStatus, ReplacedBy};
 /// let store = Store::memory();
 /// let session = Session::open(store.clone())?;
 ///
-/// // From here on the key is in the store: through broken connections, restarts and lost leases.
+/// // From here on the key stays registered: through broken connections, restarts and lost leases.
 /// let registration = session.register_raw("/shop/registry/api-1", "10.0.0.7:80").await?;
 /// assert_eq!(store.lease(registration.lease).await?.map(|lease| lease.keys.len()), Some(1));
 ///
@@ -58,28 +58,28 @@ pub use crate::exclusive_key::{Registration, RegistrationStatus, ReplacedBy};
 ///
 /// # Guarantees
 ///
-/// * Nothing is asked of the store before the first key; the last key takes the lease along.
-/// * A registered key stays registered until it is unregistered or this process ends. A connection that breaks for less than the TTL
-///   shows to nobody. A key deleted behind our back is put back; one that somebody else has put is left to them.
-/// * [`SessionState::Lost`] is told before the store can give the lease's keys to anybody else, also after a suspend.
+/// * Nothing is sent before the first key; the lease is revoked with the last key.
+/// * A registered key stays registered until it is unregistered or this process ends. No other process notices a connection that is broken
+///   for less than the TTL. A key that an operator deletes is put again; a key that another process has put is not overwritten.
+/// * [`SessionState::Lost`] is reported before the store can give the keys to another process, also after a suspend.
 /// * A key that was unregistered is never put again.
-/// * A lease that is lent is not ended before it is given back, unless it is lost.
+/// * A lease with a [`LeaseHandle`] is not revoked before the handle is dropped.
 ///
 /// # Not guaranteed
 ///
-/// * That a lease revoked by hand is foreseen: it is seen within a round trip.
-/// * Mutual exclusion: for that there are locks, and for their effects there are tokens.
+/// * That the session foresees that an operator revokes its lease: it notices within a round trip.
+/// * Mutual exclusion: use locks for that, and tokens for their effects.
 ///
 /// # Cancellation
 ///
-/// Dropping the future of `register` leaves the key wanted; `unregister` withdraws it. Dropping the last handle closes the session
-/// in the background.
+/// Dropping the future of a registration does not unregister the key; [`Session::unregister`] does. Dropping the last handle closes the
+/// session in the background.
 #[derive(Clone)]
 pub struct Session {
     handle: Arc<SessionHandle>,
 }
 
-/// Ends the session when the last clone is gone.
+/// Closes the session when the last clone is dropped.
 struct SessionHandle {
     shared: Arc<SessionShared>,
 }
@@ -110,9 +110,9 @@ impl Session {
         Register::new(self.shared().clone(), key, value)
     }
 
-    /// Does not want a key registered any more. False if it was not wanted.
+    /// Unregisters a key. False if it was not registered.
     ///
-    /// Returns at once; [`KeyEvent::Unregistered`] tells when it is gone from the store. It is deleted only if it is still ours.
+    /// Returns immediately; [`KeyEvent::Unregistered`] reports that it is deleted. A key that another process has put since is not deleted.
     pub fn unregister(&self, key: impl Into<Bytes>) -> bool {
         let key = key.into();
         let shared = self.shared();
@@ -120,8 +120,8 @@ impl Session {
         inner.forget_waiter(&key);
         let was_wanted = inner.machine.unregister(&key, shared.clock.now());
         if was_wanted {
-            inner.follow.insert(key);
-            shared.settled.send_replace(false);
+            inner.unwatched.insert(key);
+            shared.is_synced.send_replace(false);
         }
         drop(inner);
         shared.inbox.notify();
@@ -130,7 +130,7 @@ impl Session {
 
     /// A lease of this session, for keys that the caller puts itself; see [`LeaseHandle`].
     ///
-    /// If the session holds a lease, nothing is sent.
+    /// If the session has a lease, nothing is sent.
     pub fn lease(&self) -> LeaseRequest {
         LeaseRequest::new(self.shared().clone())
     }
@@ -150,28 +150,28 @@ impl Session {
         &self.shared().clock
     }
 
-    /// Waits until the store holds what is wanted and nothing else of ours, or until the session is closed.
+    /// Waits until the store holds exactly the registered keys of this session, or until the session is closed.
     pub async fn synced(&self) {
-        // It fails only when the session is gone, and then nothing is left to wait for.
-        let _ = self.shared().settled.subscribe().wait_for(|settled| *settled).await;
+        // It fails only when the session has ended, and then no request is in flight.
+        let _ = self.shared().is_synced.subscribe().wait_for(|is_synced| *is_synced).await;
     }
 
-    /// The wanted keys.
+    /// The keys that are registered, or will be.
     pub fn keys(&self) -> Vec<Bytes> {
         self.shared().lock().machine.keys().cloned().collect()
     }
 
-    /// The oldest lease that is held now.
+    /// The oldest lease that the session has now.
     pub fn lease_id(&self) -> Option<LeaseId> {
         self.shared().lock().machine.leases().next()
     }
 
-    /// All leases that are held now: one for each thousand keys and each TTL.
+    /// All leases that the session has now: one for each thousand keys and each TTL.
     pub fn leases(&self) -> Vec<LeaseId> {
         self.shared().lock().machine.leases().collect()
     }
 
-    /// Whether a lease is this session's and may be relied upon at this moment.
+    /// Whether a lease belongs to this session and is valid at this moment.
     pub(crate) fn is_held(&self, lease: LeaseId) -> bool {
         self.shared().is_held(lease)
     }
@@ -181,60 +181,64 @@ impl Session {
         self.shared().lock().machine.incarnation()
     }
 
-    /// How long every lease is certainly valid.
+    /// How long each lease is certainly valid.
     pub fn remaining(&self) -> Duration {
         self.shared().lock().machine.remaining(self.shared().clock.now())
     }
 
-    /// For how long the store has been failing us; none if it is not.
+    /// How long the requests of the session have been failing; none if they succeed.
     pub fn failing_for(&self) -> Option<Duration> {
         let now = self.shared().clock.now();
         self.shared().lock().machine.failing_since().map(|since| now.since(since))
     }
 
-    /// What the store said when it last failed the session, or a lock or an election on it, if that was since then. None if it did not fail, or
-    /// only was silent.
+    /// The last error of a request of this session, or of a lock or an election on it, if it was since then. None if no request failed, or the
+    /// store only did not reply.
     pub fn failure_since(&self, since: Moment) -> Option<StoreError> {
         let inner = self.shared().lock();
         inner.last_error.as_ref().filter(|(at, _)| *at >= since).map(|(_, error)| error.clone())
     }
 
-    /// Keeps what went wrong with something that hangs on a lease of the session's.
+    /// Records the error of a request for a key under a lease of this session.
     pub(crate) fn note_failure(&self, error: &StoreError) {
         let now = self.shared().clock.now();
         self.shared().lock().last_error = Some((now, error.clone()));
     }
 
-    /// How the session does, all at one moment.
+    /// The health of the session, all at one moment. Sends nothing.
     pub fn health(&self) -> Health {
         self.shared().health()
     }
 
-    /// How the session stands, now and whenever that changes.
+    /// The state of the session, now and after each change.
     pub fn state(&self) -> watch::Receiver<SessionState> {
         self.shared().state.subscribe()
     }
 
-    /// What happens to keys from now on. A listener that falls 1,024 events behind is told how many it missed.
+    /// The events of the keys from now on. A receiver that is 1,024 events behind receives the number of the missed ones.
     pub fn events(&self) -> broadcast::Receiver<KeyEvent> {
         self.shared().events.subscribe()
     }
 
-    /// Unregisters everything, waits for loans to be given back, ends the leases and the task.
+    /// Unregisters all keys, waits until lease handles are dropped, revokes the leases and ends the task.
     ///
-    /// Loans end first, so that whoever has one can stop; a lease whose loan is not given back is not revoked. Bounded: what is not
-    /// done in 5 s is left to end by itself, and the error says what that is.
+    /// Holds and lease handles become invalid first, so that their owners can stop. A lease with a live handle is not revoked. After 5 s the
+    /// remaining leases are left to expire, and the error names them.
+    ///
+    /// # Errors
+    ///
+    /// [`CloseError`] names what was not ended.
     ///
     /// # Cancellation
     ///
-    /// The session goes on closing in the background.
+    /// The session closes in the background.
     pub async fn close(&self) -> Result<(), CloseError> {
         let shared = self.shared();
         shared.begin_close();
         let mut ended = shared.ended.subscribe();
         match ended.wait_for(Option::is_some).await {
             Ok(report) => report.clone().unwrap_or(Ok(())),
-            // The sender is in `shared`, which we hold.
+            // The sender is in `shared`, which this handle keeps alive.
             Err(_) => Ok(()),
         }
     }

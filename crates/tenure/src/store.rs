@@ -3,7 +3,7 @@
 //! An [`Engine`] is what implementors write; a [`Store`] is the cheap, clonable handle that everyone else uses, whatever
 //! the engine behind it. What the verbs promise is written at each of them, and checked case by case by the conformance suite.
 
-mod dynamic;
+mod dyn_engine;
 mod handle;
 mod open;
 pub(crate) mod page;
@@ -53,7 +53,7 @@ pub struct StoreInfo {
     pub ttl_step: Duration,
     /// What an acknowledged write survives.
     pub durable: Durability,
-    /// Who can share it.
+    /// Which processes can share it.
     pub reach: Reach,
 }
 
@@ -68,7 +68,7 @@ pub enum Durability {
     PowerLoss,
 }
 
-/// Who can share a store.
+/// Which processes can share a store.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Reach {
     /// The tasks of one process.
@@ -146,9 +146,9 @@ pub trait Engine: Send + Sync + 'static {
     /// Forgets history up to `revision`, except what a read at `revision` needs.
     fn compact(&self, revision: Revision) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Waits until a store that could not be reached answers again; for ever where that cannot be told.
+    /// Waits until a store that could not be reached responds again; never completes where the engine cannot detect that.
     ///
-    /// Whoever rests between tries need not rest longer than this.
+    /// A retry loop can end its backoff then.
     fn reachable(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }

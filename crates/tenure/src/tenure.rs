@@ -16,6 +16,7 @@ use tenure_core::id::{ElectionName, InvalidName, LockName, Namespace, NodeId, Re
 use tenure_core::layout::{Key, Layout};
 
 use crate::client::{Client, NewTask, SubmitError, Submitted};
+use crate::closing::Closing;
 use crate::election::{Election, Elections, LocalTerms};
 use crate::error::{CloseError, ConnectError};
 use crate::events::Events;
@@ -49,6 +50,10 @@ macro_rules! request {
     };
 }
 pub(crate) use request;
+
+/// How long `close` waits for work to stop. Halved, work that flushes to a slow disk loses its hold; doubled, a program that hangs takes
+/// longer to end than most service managers wait.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// A namespace of a store, through one session. Cheap to clone; all clones are one session.
 ///
@@ -99,6 +104,8 @@ struct TenureShared {
     /// Whether `close` closes the store: a store that was given open may have other users.
     owns_store: bool,
     terms: LocalTerms,
+    /// What `close` stops before it ends the session.
+    closing: Closing,
     /// One for each namespace in use, so that handles of one namespace share their drivers.
     scopes: Mutex<BTreeMap<Namespace, Weak<Scope>>>,
 }
@@ -117,7 +124,7 @@ impl Tenure {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] says why it is not connected. It never contains a password.
+    /// [`ConnectError`] explains why it is not connected. It never contains a password.
     ///
     /// # Cancellation
     ///
@@ -133,8 +140,8 @@ impl Tenure {
 
     fn new(session: Session, namespace: Namespace, identity: Identity, owns_store: bool) -> Tenure {
         let scopes = Mutex::default();
-        let shared = TenureShared { session, identity, owns_store, terms: LocalTerms::default(), scopes };
-        let shared = Arc::new(shared);
+        let (terms, closing) = (LocalTerms::default(), Closing::default());
+        let shared = Arc::new(TenureShared { session, identity, owns_store, terms, closing, scopes });
         let scope = shared.scope(namespace);
         Tenure { shared, scope }
     }
@@ -203,7 +210,7 @@ impl Tenure {
         self.scope.locks.barrier(name, parties)
     }
 
-    /// All locks of the namespace: who holds what, who waits, and breaking a hold.
+    /// All locks of the namespace: their holders and waiters, and breaking a hold.
     pub fn locks(&self) -> Locks {
         self.scope.locks.clone()
     }
@@ -286,12 +293,11 @@ impl Tenure {
         SnapshotRequest::new(self.store(), &self.scope.namespace)
     }
 
-    /// Ends everything of this session, in all namespaces: new requests fail, holds become invalid with
-    /// [`LossReason::Closed`](crate::LossReason::Closed), registrations are deleted, leases are revoked, and the store is closed if
-    /// [`TenureBuilder::connect`] opened it.
+    /// Ends everything of this session, in all namespaces, in this order: `lead`s drop their work and resign, new requests fail, holds
+    /// become invalid with [`LossReason::Closed`](crate::LossReason::Closed), registrations are deleted, leases are revoked, and the store
+    /// is closed if [`TenureBuilder::connect`] opened it. All callers get the same result. [`Close::timeout`] bounds the first step.
     ///
-    /// Release guards, resign terms and shut workers down before: a lease with a live guard or term is not revoked. Takes 5 s at most. All callers
-    /// get the same result.
+    /// Release guards and resign terms of your own before: a lease with a live guard or term is not revoked.
     ///
     /// # Errors
     ///
@@ -299,13 +305,9 @@ impl Tenure {
     ///
     /// # Cancellation
     ///
-    /// The session is closed in the background, and the store stays open until its last handle is dropped.
-    pub async fn close(&self) -> Result<(), CloseError> {
-        let closed = self.shared.session.close().await;
-        if self.shared.owns_store {
-            self.store().close().await;
-        }
-        closed
+    /// The session is closed in the background once its last handle is dropped, and the store stays open until then.
+    pub fn close(&self) -> Close {
+        Close { tenure: self.clone(), timeout: STOP_WITHIN }
     }
 
     /// How long another process with the same id is waited for.
@@ -325,6 +327,35 @@ impl fmt::Debug for Tenure {
     }
 }
 
+/// The end of a connection, about to begin. Made by [`Tenure::close`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is closed before it is awaited"]
+pub struct Close {
+    tenure: Tenure,
+    timeout: Duration,
+}
+
+impl Close {
+    /// How long `lead`s may take to stop their work and resign; 5 s otherwise. What has not stopped then loses its hold.
+    pub fn timeout(mut self, timeout: Duration) -> Close {
+        self.timeout = timeout;
+        self
+    }
+
+    async fn send(self) -> Result<(), CloseError> {
+        let shared = &self.tenure.shared;
+        let clock = shared.session.clock();
+        shared.closing.close(clock.now() + self.timeout, clock).await;
+        let closed = shared.session.close().await;
+        if shared.owns_store {
+            shared.session.store().close().await;
+        }
+        closed
+    }
+}
+
+request!(Close => Result<(), CloseError>);
+
 impl TenureShared {
     /// The drivers of a namespace: those in use, or new ones.
     fn scope(&self, namespace: Namespace) -> Arc<Scope> {
@@ -341,7 +372,7 @@ impl TenureShared {
 
 impl Scope {
     fn open(shared: &TenureShared, namespace: Namespace) -> Scope {
-        let TenureShared { session, identity, terms, .. } = shared;
+        let TenureShared { session, identity, terms, closing, .. } = shared;
         let client = Client::new(session.store().clone(), &namespace)
             .clock(session.clock().clone())
             .identity(identity.clone());
@@ -353,7 +384,10 @@ impl Scope {
         Scope {
             layout: Layout::new(&namespace),
             locks: Locks::new(session, &namespace).identity(identity.clone()),
-            elections: Elections::new(session, &namespace).identity(identity.clone()).terms(terms),
+            elections: Elections::new(session, &namespace)
+                .identity(identity.clone())
+                .terms(terms)
+                .closing(closing),
             client,
             namespace,
         }

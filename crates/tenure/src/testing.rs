@@ -1,274 +1,252 @@
-//! A world in which your own loss handling can be tested, in milliseconds and the same way every time.
+//! Virtual time and simulated faults, to test what a program does when a lock, a term or a session is lost.
 //!
-//! Code that uses sessions is easy to write for good days. What it does when the network is cut, when a lease ends, when a clock
-//! is wrong or a process was asleep is the part that matters, and the part that nobody sees before production. A [`World`] has one
-//! store, any number of named participants who use it, and a knob for each of these days:
+//! A [`World`] has one store and any number of named [`Process`]es. Each process has its own connection to the store and its own clock, and a
+//! method for each fault: a partition, lost responses, a pause, a wrong clock, a crash. A test of a 20 s partition takes milliseconds, and its
+//! result is the same in every run.
 //!
 //! ```
 //! use std::time::Duration;
-//! use tenure::session::{Session, SessionState};
+//! use tenure::session::SessionState;
 //! use tenure::testing::World;
 //!
-//! # #[tokio::main(flavor = "current_thread")] // a test says `#[tokio::test]`
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # #[tokio::main(flavor = "current_thread")] // in a test: `#[tokio::test]`
+//! # async fn main() -> tenure::Result<()> {
 //! let world = World::new();
-//! let options = Session::options().ttl(Duration::from_secs(10)).clock(world.clock("web-1"));
-//! let session = options.open(world.store("web-1"))?;
-//! session.register_raw("/shop/web-1", "10.0.0.7:80").await?;
+//! let (web, other) = (world.process("web-1"), world.process("other"));
+//! let tenure = web.builder().namespace("shop").ttl(Duration::from_secs(10)).connect().await?;
+//! let registration = tenure.register_raw("web-1", "10.0.0.7:80").await?;
 //!
-//! world.partition("web-1");
+//! web.partition();
 //! world.advance(Duration::from_secs(12)).await;
-//! assert!(matches!(*session.state().borrow(), SessionState::Lost { .. }));
-//! let others = world.store("the others");
-//! assert_eq!(others.get_key("/shop/web-1").await?, None);
+//! assert!(matches!(*tenure.session().state().borrow(), SessionState::Lost { .. }));
+//! assert_eq!(other.store().get_key("/shop/registry/web-1").await?, None);
 //!
-//! world.heal("web-1");
+//! web.heal();
 //! world.advance(Duration::from_secs(1)).await;
-//! assert!(matches!(*session.state().borrow(), SessionState::Live { incarnation: 2 }));
-//! assert!(others.get_key("/shop/web-1").await?.is_some());
+//! assert!(matches!(*tenure.session().state().borrow(), SessionState::Live { incarnation: 2 }));
+//! assert!(other.store().get_key("/shop/registry/web-1").await?.is_some());
+//! # drop(registration);
 //! # Ok(())
+//! # }
+//! ```
+//!
+//! An election: the leader that is cut off stops before its successor starts.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tenure::testing::World;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let world = World::new();
+//! let (one, two) = (world.process("web-1"), world.process("web-2"));
+//! let (a, b) = (one.tenure().election("scheduler"), two.tenure().election("scheduler"));
+//! tokio::spawn(a.campaign().lead(|_| std::future::pending::<()>()));
+//! world.run_until_idle().await;
+//! tokio::spawn(b.campaign().lead(|_| std::future::pending::<()>()));
+//!
+//! one.partition();
+//! for _ in 0..200 {
+//!     world.advance(Duration::from_millis(100)).await;
+//!     assert!(!(a.is_leader() && b.is_leader()));
+//! }
+//! assert!(b.is_leader());
 //! # }
 //! ```
 //!
 //! # Time
 //!
-//! There is one source of time: the paused clock of the tokio runtime. `World::new` pauses it. So sessions, feeds and your own
-//! `tokio::time` code all live in the same virtual time, and nothing has to be passed around but the clock of each participant.
+//! There is one source of time: the paused clock of the tokio runtime. [`World::new`] pauses it. Sessions, feeds and plain `tokio::time`
+//! code therefore share one virtual time.
 //!
-//! * [`World::advance`] lets time pass from one wake-up to the next, and everybody acts at their own moment.
-//! * Any other `.await` that has to wait lets time pass too, for the runtime skips to the next timer when nobody has anything to do.
-//!   A test that awaits something that will never come ends when the last timeout is over, not after an hour.
-//! * [`World::settle`] lets everybody do what they can do now, without time passing.
+//! * [`World::advance`] moves time from one wake-up to the next, and each task runs at its own moment.
+//! * Any other `.await` that has to wait moves time too, because the runtime skips to the next timer when every task is idle.
+//!   A test that awaits something that never comes ends after the last virtual timeout, not after an hour.
+//! * [`World::run_until_idle`] runs all tasks that can run now. Time does not move.
 //!
-//! The clocks of the world are exact to the millisecond. Plain tokio timers round up to the runtime's own milliseconds, which under
-//! `#[tokio::test(start_paused = true)]` are the world's; under `#[tokio::test]` they are up to a millisecond late.
+//! The clocks of the world are exact to the millisecond. Plain tokio timers round up to the runtime's own milliseconds. Under
+//! `#[tokio::test(start_paused = true)]` these are the world's; under `#[tokio::test]` they are up to a millisecond late.
 //!
-//! # The same way every time
+//! # Repeatable runs
 //!
-//! The world throws no dice: leases are numbered in the order in which they are granted, participants are kept in order of their names, and
-//! everybody who waits is woken in the order in which they began to. Sessions and feeds scatter their waits after a failure, so the
-//! *moments* of their tries differ between runs, within the bounds of their retry rule. With a [`Fate`] they do not: one seed then decides
-//! everything that is otherwise left to chance.
+//! Nothing in the world itself is random. Leases are numbered in the order of their grants, processes are kept in the order of their names,
+//! and waiting tasks are woken in the order in which they began to wait. The retries of sessions and feeds have jitter, so the *moments* of
+//! their attempts differ between runs, within the bounds of their backoff. [`World::seeded`] derives this jitter and every id from one
+//! number.
 //!
-//! # What it cannot do
+//! # Limits
 //!
 //! * The runtime must be tokio's current-thread one, as `#[tokio::test]` makes it.
-//! * Nobody can stop a task that runs. [`World::stall`] stops a participant's clock, timers, requests and watches; what else its tasks do,
-//!   they do.
-//! * Where several wait on one of tokio's `watch` channels, tokio throws dice about who is woken first, and no [`Fate`] decides them. That is
-//!   what `Session::state`, `Node::tenancy` and `changes` of a member or an instance give you. So two seats on one session (a member and an
-//!   instance) may see in either order, within one instant, that it is lost.
-//! * The store is the memory engine. For real servers that die there is real etcd; a world shows what *your* code does.
+//! * A task cannot be stopped from outside. [`Process::pause`] and [`Process::kill`] stop the process's clock, timers, requests and watches.
+//!   Its tasks still run if something else wakes them.
+//! * tokio's own `watch` channels wake their receivers in a random order that no seed decides. `Session::state`, `Worker::status` and the
+//!   `changes` of a member or an instance are such channels. Two registrations of one session can therefore see its loss in either order,
+//!   at the same instant.
+//! * The store is the memory engine. A world tests *your* code; for servers that fail there is real etcd.
 
-mod dial;
+mod clock_skew;
 
-pub(crate) mod fate;
+pub(crate) mod seed;
 
 mod time;
 
-mod participant;
+mod link;
 
-mod wire;
+mod process;
+
+mod faulty_engine;
 
 mod watch;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tenure_core::time::Moment;
 
 use crate::store::memory::MemoryEngine;
-use crate::store::{Engine, LeaseId, Limits, Revision, Store, StoreError};
+use crate::store::{Engine, LeaseId, Limits, Revision, StoreError};
+use crate::tenure::Tenure;
 
-use participant::{Link, Participant};
+use faulty_engine::LeaseNumbers;
+use link::{LinkMode, ProcessLink};
+use seed::Seed;
 use time::WorldTime;
-use wire::{LeaseNumbers, Wire};
 
-pub use dial::Skew;
-pub use fate::Fate;
-pub use participant::ParticipantClock;
+pub use clock_skew::ClockSkew;
+pub use process::{Process, ProcessClock};
 
-/// One store, and everybody who uses it. Cheap to clone; all clones are one world.
-///
-/// Participants are known by name from the moment their store or their clock was asked for. One that you never touch is an onlooker for whom
-/// everything always works.
+/// One store and the processes that use it, in virtual time. Cheap to clone; all clones are one world.
 ///
 /// # Guarantees
 ///
-/// * Without a knob turned, a participant's store is the memory engine: it passes the conformance suite.
-/// * What a participant is told is what the etcd engine would tell it in the same place: reads and renewals without an answer are
-///   [`StoreError::Unavailable`], writes without an answer are [`StoreError::Ambiguous`], and a watch stalls in silence and goes on without a gap.
-///
-/// # Panics
-///
-/// Every method that takes a name, but [`World::store`] and [`World::clock`], panics for a name that nobody has: a fault that hits nobody
-/// would make a test pass for nothing.
+/// * Without a fault, the store of a process is the memory engine: it passes the conformance suite.
+/// * Under a fault, a request gets the error that the etcd engine would return. Reads and renewals without a response are
+///   [`StoreError::Unavailable`], and writes without a response are [`StoreError::Ambiguous`]. A watch stops without an error and continues
+///   without a gap.
 #[derive(Clone)]
 pub struct World {
-    shared: Arc<Shared>,
+    shared: Arc<WorldShared>,
 }
 
-struct Shared {
+struct WorldShared {
     time: WorldTime,
     memory: MemoryEngine,
     numbers: Arc<LeaseNumbers>,
-    participants: Mutex<BTreeMap<String, Arc<Participant>>>,
+    processes: Mutex<BTreeMap<String, RunningProcess>>,
+    seed: Option<Seed>,
+}
+
+/// A process as it is now. A process that was killed is replaced by its successor.
+struct RunningProcess {
+    link: Arc<ProcessLink>,
+    tenure: Option<Tenure>,
 }
 
 impl World {
-    /// An empty world, whose time stands still.
+    /// Makes a world without keys, and pauses time.
     ///
     /// # Panics
     ///
-    /// Outside of a current-thread tokio runtime, whose clock alone can be stopped.
+    /// Outside a current-thread tokio runtime: only its clock can be paused.
     pub fn new() -> World {
         World::with_limits(Limits::EMBEDDED)
     }
 
-    /// An empty world whose store has these limits: other TTLs, smaller transactions.
+    /// Makes a world with these limits of its store: other TTLs, smaller transactions.
     pub fn with_limits(limits: Limits) -> World {
+        World::begin(WorldTime::begin(), limits, None)
+    }
+
+    /// Makes a world in which every random number is derived from `seed`, and the wall clock and the boot clock follow virtual time.
+    ///
+    /// This holds for the whole thread until the last clone of the world is dropped. The same seed gives the same run.
+    ///
+    /// # Panics
+    ///
+    /// If another seeded world of this thread is alive.
+    pub fn seeded(seed: u64) -> World {
         let time = WorldTime::begin();
-        let shared = Shared {
+        World::begin(time, Limits::EMBEDDED, Some(Seed::begin(seed)))
+    }
+
+    fn begin(time: WorldTime, limits: Limits, seed: Option<Seed>) -> World {
+        let shared = WorldShared {
             time,
             memory: MemoryEngine::with_clock(time, limits),
             numbers: Arc::new(LeaseNumbers::default()),
-            participants: Mutex::new(BTreeMap::new()),
+            processes: Mutex::new(BTreeMap::new()),
+            seed,
         };
         World { shared: Arc::new(shared) }
     }
 
-    /// The store as this participant reaches it. Several handles of one participant share its fate; closing one closes only that one.
-    pub fn store(&self, who: &str) -> Store {
-        Store::new(Wire::new(self.enter(who), self.shared.memory.clone(), self.shared.numbers.clone()))
+    /// Returns the process of this name, and starts it if there is none. All handles of one name are one process.
+    pub fn process(&self, name: impl Into<String>) -> Process {
+        Process::start(self, name.into())
     }
 
-    /// This participant's clock, for `Session::options().clock(…)` and the like.
-    pub fn clock(&self, who: &str) -> ParticipantClock {
-        ParticipantClock::new(self.enter(who))
-    }
-
-    /// How long the world has existed, in its own time.
+    /// Returns the virtual time since the world was made.
     pub fn elapsed(&self) -> Duration {
         self.shared.time.elapsed()
     }
 
-    /// Lets time pass, from wake-up to wake-up, and everybody act at their moment; when it returns, everything is done that could be done by then.
+    /// Moves time forward, from wake-up to wake-up. When it returns, every task has done what it can do by then.
     pub async fn advance(&self, duration: Duration) {
         let until = self.elapsed() + duration;
         self.shared.time.sleep_until(until).await;
-        self.settle().await;
+        self.run_until_idle().await;
     }
 
-    /// Lets everybody do what they can do without time passing.
-    pub async fn settle(&self) {
-        time::settle().await;
+    /// Runs every task until none of them can continue. Time does not move.
+    pub async fn run_until_idle(&self) {
+        time::run_until_idle().await;
     }
 
-    /// Cuts a participant off, both ways: its requests get no answer until it is healed or their patience is over.
-    ///
-    /// A request that had not arrived does not arrive, unless the cut heals while somebody still waits for it. One that had arrived was done, and
-    /// its answer is what is missing. Which of the two it was, the participant is not told.
-    pub fn partition(&self, who: &str) {
-        self.find(who).set_link(Link::Cut);
-    }
-
-    /// Lets a participant's requests arrive and be done, and loses the answers.
-    pub fn lose_answers(&self, who: &str) {
-        self.find(who).set_link(Link::AnswersLost);
-    }
-
-    /// Fails a participant's requests at once, as a closed port does; what was on its way is broken off.
-    pub fn refuse(&self, who: &str) {
-        self.find(who).set_link(Link::Refused);
-    }
-
-    /// Ends whatever cuts a participant off. Requests that are still waited for go on, watches catch up.
-    pub fn heal(&self, who: &str) {
-        self.find(who).set_link(Link::Open);
-    }
-
-    /// Heals everybody.
+    /// Heals every process; see [`Process::heal`].
     pub fn heal_all(&self) {
-        for participant in self.everybody() {
-            participant.set_link(Link::Open);
+        for process in self.processes().values() {
+            process.link.set_mode(LinkMode::Open);
         }
     }
 
-    /// Makes every message from and to a participant take this long. What is on its way can then be caught by a partition.
-    pub fn latency(&self, who: &str, one_way: Duration) {
-        self.find(who).set_latency(one_way);
+    /// Ends a lease and deletes its keys now, as if its TTL had passed without a renewal. Returns `false` if there is no such lease.
+    pub fn expire_lease(&self, lease: LeaseId) -> bool {
+        // In the store a revoked lease and an expired one end in the same way, so no process can see a difference.
+        immediately(self.shared.memory.revoke(lease)).is_ok()
     }
 
-    /// Lets a participant's writes arrive after it has given them up, up to 7 s later, or not any more.
+    /// Restarts the TTL of every lease, as a new leader of etcd does.
+    pub fn renew_all_leases(&self) {
+        for lease in immediately(self.shared.memory.leases()).unwrap_or_default() {
+            // A lease that has expired meanwhile stays expired.
+            let _ = immediately(self.shared.memory.renew(lease));
+        }
+    }
+
+    /// Compacts the history up to `revision`. A watcher that has not read it by then has to list again.
     ///
-    /// So a write that was told as [`StoreError::Ambiguous`] may be done behind everybody's back, as on a real network.
-    pub fn arrive_late(&self, who: &str, arrives_late: bool) {
-        self.find(who).set_arrives_late(arrives_late);
-    }
-
-    /// Stops a participant, as SIGSTOP or a suspended machine does: its clock, its timers, its requests and its watches stand still.
+    /// # Errors
     ///
-    /// Tasks that wait for something else go on running, for nobody can stop them: they see a clock that stands still.
-    pub fn stall(&self, who: &str) {
-        self.find(who).stall();
+    /// [`StoreError::Compacted`] and [`StoreError::FutureRevision`], as those of the store.
+    pub fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        immediately(self.shared.memory.compact(revision))
     }
 
-    /// Lets a stalled participant go on. Its clock jumps to where it would be, and every timer that was due rings at once.
-    pub fn resume(&self, who: &str) {
-        self.find(who).resume();
-    }
-
-    /// Makes a participant's clock wrong from now on.
+    /// Sets the wall clock of a [seeded](World::seeded) world forward, or back. No other clock of the world moves.
     ///
     /// # Panics
     ///
-    /// For a clock that would stand still or go back.
-    pub fn skew(&self, who: &str, skew: Skew) {
-        self.find(who).skew(skew);
+    /// If the world is not seeded: its wall clock is that of the machine.
+    pub fn step_wall_clock(&self, by_ms: i64) {
+        self.shared.seed.as_ref().expect("only a seeded world has a wall clock of its own").step_wall(by_ms);
     }
 
-    /// Ends a lease and its keys now, as if its time had passed without a renewal. False if there is no such lease.
-    pub fn expire(&self, lease: LeaseId) -> bool {
-        // To the store a lease that is revoked and one that ran out end in the same way, and so they do to everybody else.
-        at_once(self.shared.memory.revoke(lease)).is_ok()
-    }
-
-    /// Lets all leases begin anew, as they do under a new leader of etcd.
-    pub fn renew_all(&self) {
-        for lease in at_once(self.shared.memory.leases()).unwrap_or_default() {
-            // One that is over stays over.
-            let _ = at_once(self.shared.memory.renew(lease));
-        }
-    }
-
-    /// Forgets history up to `revision`: whoever has not seen it by then has to list again.
-    pub fn compact(&self, revision: Revision) -> Result<(), StoreError> {
-        at_once(self.shared.memory.compact(revision))
-    }
-
-    /// A participant that may be new.
-    fn enter(&self, who: &str) -> Arc<Participant> {
-        let mut participants = self.shared.participants.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = participants.entry(who.to_owned());
-        entry.or_insert_with(|| Arc::new(Participant::new(who, self.shared.time))).clone()
-    }
-
-    /// A participant that must exist.
-    fn find(&self, who: &str) -> Arc<Participant> {
-        let participants = self.shared.participants.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = participants.get(who).cloned();
-        found.unwrap_or_else(|| {
-            let names: Vec<&String> = participants.keys().collect();
-            panic!("nobody in this world is called {who:?}, there are {names:?}")
-        })
-    }
-
-    fn everybody(&self) -> Vec<Arc<Participant>> {
-        let participants = self.shared.participants.lock().unwrap_or_else(PoisonError::into_inner);
-        participants.values().cloned().collect()
+    fn processes(&self) -> MutexGuard<'_, BTreeMap<String, RunningProcess>> {
+        // No method panics between two changes of the map.
+        self.shared.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -280,11 +258,13 @@ impl Default for World {
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "World({:?}, {:?})", Moment::after_origin(self.elapsed()), self.everybody())
+        let links: Vec<Arc<ProcessLink>> =
+            self.processes().values().map(|process| process.link.clone()).collect();
+        write!(f, "World({:?}, {links:?})", Moment::after_origin(self.elapsed()))
     }
 }
 
-/// The answer of the memory engine, which never waits for anything.
-fn at_once<T>(answer: impl Future<Output = T>) -> T {
-    answer.now_or_never().expect("the memory engine answers without waiting")
+/// The reply of the memory engine: its futures are always ready.
+fn immediately<T>(reply: impl Future<Output = T>) -> T {
+    reply.now_or_never().expect("the memory engine replies without waiting")
 }

@@ -26,7 +26,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::clock::Clock;
-use crate::news;
+use crate::ordered_watch;
 use crate::tenure::request;
 use driver::Wish;
 
@@ -88,8 +88,8 @@ struct WorkerShared {
     wish: mpsc::UnboundedSender<Wish>,
     events: broadcast::Sender<WorkerEvent>,
     status: watch::Receiver<WorkerStatus>,
-    stats: news::Receiver<WorkerStats>,
-    end: news::Receiver<Option<WorkerEnd>>,
+    stats: ordered_watch::OrderedReceiver<WorkerStats>,
+    end: ordered_watch::OrderedReceiver<Option<WorkerEnd>>,
 }
 
 impl Drop for WorkerShared {

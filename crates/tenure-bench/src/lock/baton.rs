@@ -82,14 +82,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_at_once_end_the_benchmark() {
+    fn two_holders_end_the_benchmark() {
         let baton = Baton::new(1, 1);
         baton.taken().unwrap();
         assert!(baton.taken().is_err());
     }
 
     #[tokio::test]
-    async fn what_is_handed_on_before_everybody_has_come_does_not_count() {
+    async fn warm_up_hand_offs_do_not_count() {
         let baton = Baton::new(3, 2);
         for _ in 0..6 {
             baton.taken().unwrap();

@@ -212,14 +212,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hand_off_lasts_from_giving_back_to_the_next_hold_whoever_noted_it() {
+    fn hand_off_spans_release_to_next_hold() {
         let sample = handoffs(vec![(30, 31), (10, 12), (20, 21)]).unwrap();
         assert_eq!((sample.count, sample.total), (2, Duration::from_nanos(20)));
         assert_eq!(sample.p99_ms(), Some(9e-6));
     }
 
     #[test]
-    fn holds_that_overlap_end_the_benchmark() {
+    fn overlapping_holds_end_the_benchmark() {
         assert!(handoffs(vec![(10, 25), (20, 30)]).is_err());
     }
 }

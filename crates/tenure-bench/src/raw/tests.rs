@@ -39,7 +39,7 @@ async fn reference_puts_claims_reads_and_watches() {
 }
 
 #[tokio::test]
-async fn reference_sees_the_keys_of_a_lease_deleted() {
+async fn reference_sees_lease_keys_deleted() {
     let etcd = Etcd::builder().without_auth().start();
     let raw = Raw::connect(&etcd.client_urls()[0]).await.unwrap();
     let mut deletes = raw.watch_deletes(bytes("p/"), bytes("p0")).await.unwrap();

@@ -69,16 +69,16 @@ async fn joins(place: &StoreUnderTest, nodes: usize) -> Result<Sample, BenchFail
         views.push(view(members.watch(), nodes, seen_by.clone()).await?);
     }
     let sessions = (0..nodes).map(|_| open(place)).collect::<Result<Vec<Session>, BenchFailure>>()?;
-    let (mut began, mut members) = (Vec::with_capacity(nodes), Vec::with_capacity(nodes));
+    let (mut began, mut joined) = (Vec::with_capacity(nodes), Vec::with_capacity(nodes));
     for (n, session) in sessions.iter().enumerate() {
         let id = NodeId::parse(&format!("node-{n}")).map_err(|error| wrong(error.to_string()))?;
         began.push(Instant::now());
-        let joined = members.join(session, id).await;
-        members.push(joined.map_err(|error| wrong(format!("a node did not join: {error}")))?);
+        let membership = members.join(session, id).await;
+        joined.push(membership.map_err(|error| wrong(format!("a node did not join: {error}")))?);
         everybody(&seen_by, nodes).await?;
     }
     let sample = seen(&began, views).await?;
-    let left = join_all(members.into_iter().map(Membership::leave)).await;
+    let left = join_all(joined.into_iter().map(Membership::unregister)).await;
     left.into_iter().collect::<Result<Vec<()>, _>>().map_err(|error| wrong(error.to_string()))?;
     for session in &sessions {
         close_session(session).await?;

@@ -46,7 +46,7 @@ fn sides_with_figures(ran: &Ran) -> BTreeSet<String> {
 }
 
 #[test]
-fn store_prints_rows_and_verdicts() {
+fn store_prints_rows_and_goals() {
     let ran = run(&["store", "--n", "20", "--seconds-max", "1"], None);
     assert!(ran.stderr.contains("etcd was left out"), "{ran:?}");
     let sides = sides(&ran);

@@ -30,6 +30,10 @@ const STATUS_AFTER: Duration = Duration::from_secs(1);
 /// How often a terminal shows a new status.
 const STATUS_EVERY_ON_TERMINAL: Duration = Duration::from_secs(1);
 
+/// The longest pause between reads of the queue before this process is in it. Doubled, a file store that stops making progress is
+/// noticed half a minute late.
+const STATUS_PAUSE_MAX: Duration = Duration::from_secs(16);
+
 /// How long one read of the queue may take.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -238,6 +242,8 @@ impl HoldContext<'_> {
         let every = if self.output.has_status() { Some(STATUS_EVERY_ON_TERMINAL) } else { L::STATUS_EVERY };
         let queued_by = self.start_by();
         let mut report_at = Instant::now() + STATUS_AFTER;
+        // Many starts at once wait for the store: each read of the queue, and each line, would delay the others.
+        let mut pause = STATUS_TIMEOUT;
         loop {
             // After the deadline the checks go on: a file store that made progress can stop making it.
             let is_late = was_queued.get() || Instant::now() >= queued_by;
@@ -261,7 +267,8 @@ impl HoldContext<'_> {
             if was_queued.get() && is_done {
                 std::future::pending::<()>().await;
             }
-            report_at = Instant::now() + every.filter(|_| was_queued.get()).unwrap_or(STATUS_TIMEOUT);
+            report_at = Instant::now() + every.filter(|_| was_queued.get()).unwrap_or(pause);
+            pause = (2 * pause).min(STATUS_PAUSE_MAX);
         }
     }
 
@@ -317,7 +324,7 @@ impl HoldContext<'_> {
         self.not_acquired(&Failure::new(Code::NotAcquired, message).hint(hint))
     }
 
-    /// The failure of a start whose request the store did not queue in time, with the store's last error.
+    /// The failure of a start if the store did not queue the request in time, with the store's last error.
     fn not_queued(&self, name: &str, within: Duration) -> Failure {
         let what = format!("the store did not queue the request for '{name}' within {within:.1?}");
         match self.session.failure_since(self.begin_at) {

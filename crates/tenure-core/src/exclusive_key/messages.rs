@@ -1,4 +1,4 @@
-//! The requests, replies and notices between an exclusive key's machine and its driver.
+//! The outputs, replies and events between an exclusive key's machine and its driver.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::kv::KeyValue;
 use crate::lease::LeaseId;
 use crate::revision::{RequestId, Revision, Token};
 
-/// What the driver does.
+/// An output for the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ExclusiveKeyOutput {
     /// Registers the key through the session, which creates it and overwrites no other process's. Only if the session does not keep the
@@ -65,7 +65,7 @@ pub struct SessionView {
     pub has_key: bool,
 }
 
-/// What the owner is notified of.
+/// An event for the owner.
 #[derive(Clone, Debug)]
 pub enum ExclusiveKeyEvent {
     /// The key is this owner's, under this token.
@@ -100,7 +100,7 @@ pub enum ExclusiveKeyError {
     Closed,
 }
 
-/// How a registration stands.
+/// The status of a registration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RegistrationStatus {
     /// It is registered, under this token, and its lease is valid.

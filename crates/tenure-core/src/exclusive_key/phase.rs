@@ -13,7 +13,7 @@ use super::{
     RegistrationStatus, ReplacedBy, SessionView, UpdateError,
 };
 
-/// How far it is.
+/// The phase of an exclusive key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum OwnershipPhase {
     /// Waits until the key is read as free.
@@ -34,7 +34,7 @@ pub(super) enum OwnershipPhase {
     Over,
 }
 
-/// Whose key was read.
+/// The owner of the key, as it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum ObservedOwner {
     /// The key does not exist.
@@ -45,7 +45,7 @@ pub(super) enum ObservedOwner {
     Other(KeyValue),
 }
 
-/// A registration whose reply is expected.
+/// A registration in flight.
 #[derive(Clone, Debug)]
 pub(super) struct PendingRegistration<R> {
     pub(super) epoch: RequestId,
@@ -77,7 +77,7 @@ impl<R> PendingRegistration<R> {
 }
 
 impl<R: IdentifiedRecord> ExclusiveKey<R> {
-    /// Takes the next steps.
+    /// Takes the next step of the phase.
     pub(super) fn advance(&mut self, now: Moment) {
         match self.phase {
             OwnershipPhase::Waiting => self.advance_waiting(now),
@@ -87,6 +87,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
             OwnershipPhase::Leaving { .. } => self.advance_leaving(),
             OwnershipPhase::Rereading | OwnershipPhase::Over => {}
         }
+        // An earlier step may already have changed the phase, so the deadline is read after it.
         if self.next_wake().is_some_and(|wake| now >= wake) {
             self.expire();
         }
@@ -102,7 +103,8 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
                 self.fail(ExclusiveKeyError::AlreadyRegistered);
             }
             Some((ObservedOwner::Other(_), _)) => {}
-            // An own key in this phase is an earlier create that was applied late. The session replaces it.
+            // An own key in this phase is an earlier create that was applied late. The session
+            // replaces it.
             Some((ObservedOwner::None | ObservedOwner::This(..), revision)) => {
                 let revision = *revision;
                 if now < self.take_until {
@@ -125,7 +127,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         self.epoch
     }
 
-    /// The reply to the create.
+    /// Handles the reply to the create.
     pub(super) fn handle_created(&mut self, reply: RegisterReply) {
         match reply {
             RegisterReply::Stored(since) => {
@@ -148,7 +150,8 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         }
     }
 
-    /// The reply to an update, or to a create whose key was read before the reply came.
+    /// Handles the reply to an update, or to a create of a key that was read before the reply
+    /// arrived.
     pub(super) fn handle_kept(&mut self, pending: PendingRegistration<R>, reply: RegisterReply) {
         match reply {
             RegisterReply::Stored(_) => self.report(&pending, Ok(())),
@@ -159,6 +162,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
                 self.end_unregistered(RegistrationStatus::Left);
             }
             RegisterReply::Taken => {
+                // The owner of the key is not known yet. The read shows it and decides the status.
                 self.phase = OwnershipPhase::Replaced;
                 self.set_status(RegistrationStatus::Lost);
                 self.pending = Some(pending);
@@ -198,16 +202,18 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
     fn advance_kept(&mut self) {
         match self.decide(self.session) {
             RegistrationStatus::Left => self.end_unregistered(RegistrationStatus::Left),
-            // It is not registered again when the other owner leaves: that would surprise all who know the other.
+            // The key is not registered again when the other owner leaves. Its clients know the
+            // other owner, and a return would replace it unnoticed.
             displaced @ RegistrationStatus::Displaced(_) => self.end(displaced),
             status @ (RegistrationStatus::Member(_) | RegistrationStatus::Lost) => self.set_status(status),
         }
     }
 
-    /// The status while the key is kept.
+    /// Returns the status while the key is kept.
     ///
-    /// A session that holds another lease than the key was read under has recovered, and the key's end has yet to be read: another
-    /// process may have owned the key since.
+    /// A session that holds another lease than the one that the key was read under has recovered.
+    /// The end of the former key was not read yet, and another process may have owned the key in
+    /// between.
     pub(super) fn decide(&self, session: SessionView) -> RegistrationStatus {
         match &self.read {
             _ if session.is_closed => RegistrationStatus::Left,
@@ -231,13 +237,13 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
     fn advance_leaving(&mut self) {
         match &self.read {
             Some((ObservedOwner::None | ObservedOwner::Other(_), _)) => {
-                self.finish_leave(ExclusiveKeyEvent::Left)
+                self.finish_leave(ExclusiveKeyEvent::Left);
             }
             Some((ObservedOwner::This(..), _)) | None => {}
         }
     }
 
-    /// The deadline of the phase has passed.
+    /// Handles the deadline of the phase.
     fn expire(&mut self) {
         match self.phase {
             OwnershipPhase::Waiting => {
@@ -272,7 +278,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         }
     }
 
-    /// The record of an update is never stored.
+    /// Restores the record before an update that the store rejects.
     fn refuse(&mut self, pending: &PendingRegistration<R>, error: StoreError) {
         if let RegistrationPurpose::Update { before, .. } = &pending.purpose {
             self.record = before.clone();

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::record::{InstanceRecord, MemberRecord, Record};
 use crate::revision::Revision;
 
-/// A record whose nonce identifies its owner.
+/// A record with a nonce that identifies its owner.
 pub trait IdentifiedRecord: Record + Clone {
     /// The nonce. No other owner ever writes it.
     fn nonce(&self) -> &str;
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nonce_is_found_in_any_record_that_has_one() {
+    fn nonce_is_read_from_any_record() {
         assert_eq!(nonce_of(br#"{"v":1,"nonce":"a","state":"ready"}"#).as_deref(), Some("a"));
         for value in [&b"10.0.0.1:80"[..], b"{}", br#"{"nonce":1}"#, b"\xff"] {
             assert_eq!(nonce_of(value), None);

@@ -35,7 +35,7 @@ fn live(lease: i64) -> SessionView {
     SessionView { held: LeaseId::new(lease), ..SessionView::default() }
 }
 
-/// A key that was read free at revision 5, and whose create is in flight.
+/// A key that was read as free at revision 5, with its create in flight.
 fn registering() -> (ExclusiveKey<crate::record::MemberRecord>, RequestId) {
     let mut key = key();
     key.handle_item(FeedItem::Synced(Revision(5)), NOW);
@@ -91,7 +91,7 @@ fn lost_create_reply_is_settled_by_the_nonce() {
 }
 
 #[test]
-fn key_is_this_owners_by_nonce_before_the_reply_comes() {
+fn nonce_proves_ownership_before_the_reply() {
     let (mut key, epoch) = registering();
     key.handle_item(FeedItem::Put(pair("own", 6, 1)), NOW);
     key.handle_item(FeedItem::Synced(Revision(6)), NOW);
@@ -135,7 +135,7 @@ fn faster_process_is_found_by_a_read() {
 }
 
 #[test]
-fn deleted_key_is_lost_and_comes_back_with_a_larger_token() {
+fn deleted_key_returns_with_larger_token() {
     let mut world = ExclusiveKeyWorld::new(1, 0);
     world.take(0, Duration::ZERO);
     world.settle();
@@ -151,7 +151,7 @@ fn deleted_key_is_lost_and_comes_back_with_a_larger_token() {
 }
 
 #[test]
-fn lost_lease_is_reported_and_recovered_under_a_larger_token() {
+fn lost_lease_recovers_with_larger_token() {
     let mut world = ExclusiveKeyWorld::new(1, 0);
     world.take(0, Duration::ZERO);
     world.settle();
@@ -167,7 +167,7 @@ fn lost_lease_is_reported_and_recovered_under_a_larger_token() {
 }
 
 #[test]
-fn lapsed_lease_ends_the_status_before_the_store_ends_it() {
+fn lapsed_lease_ends_status_before_expiry() {
     let mut world = ExclusiveKeyWorld::new(1, 0);
     world.take(0, Duration::ZERO);
     world.settle();
@@ -184,7 +184,7 @@ fn lapsed_lease_ends_the_status_before_the_store_ends_it() {
 
 /// A process that was killed and started again waits for its own former key, and never takes it for its own.
 #[test]
-fn rejoin_waits_for_the_key_of_the_former_process() {
+fn rejoin_waits_for_the_former_key() {
     let mut world = ExclusiveKeyWorld::new(2, 0);
     world.take(0, Duration::ZERO);
     world.settle();
@@ -199,7 +199,7 @@ fn rejoin_waits_for_the_key_of_the_former_process() {
 }
 
 #[test]
-fn second_owner_in_the_same_session_is_refused_and_withdraws_nothing() {
+fn second_owner_in_session_is_refused() {
     for is_read in [false, true] {
         let mut second = key();
         let has_key = SessionView { has_key: true, ..SessionView::default() };
@@ -237,7 +237,7 @@ fn replies_to_older_registrations_change_nothing() {
 }
 
 #[test]
-fn update_keeps_identity_and_a_refused_one_is_undone() {
+fn refused_update_is_undone_and_identity_kept() {
     let mut key = kept();
     let epoch = key.update(|record| "forged".clone_into(&mut record.nonce), ONE_SECOND, NOW).unwrap();
     key.handle_registered(epoch, RegisterReply::Stored(Revision(8)), NOW);
@@ -267,7 +267,7 @@ fn unanswered_update_is_reported_once_and_still_expected() {
 
 /// The session finds another process's key before the feed shows it.
 #[test]
-fn update_of_a_replaced_key_ends_it_without_a_withdrawal() {
+fn update_of_replaced_key_withdraws_nothing() {
     let mut key = kept();
     let epoch = key.update(|record| "2".clone_into(&mut record.version), ONE_SECOND, NOW).unwrap();
     key.poll_output();
@@ -340,7 +340,7 @@ fn only_permanent_errors_end_a_read() {
 
 /// Lost and late requests, lapsed leases, feeds that break: no two processes own the key at one moment.
 #[test]
-fn random_worlds_have_one_owner_and_leave_no_key() {
+fn random_faults_keep_one_owner() {
     let mut taken = 0;
     for seed in 0..400 {
         let mut world = ExclusiveKeyWorld::new(2, seed);
@@ -356,7 +356,7 @@ fn random_worlds_have_one_owner_and_leave_no_key() {
 
 /// Other clients revoke leases, delete the key and overwrite it: a token still has one owner, and a leave leaves no key.
 #[test]
-fn random_worlds_with_strangers_share_no_token_and_leave_no_key() {
+fn random_interference_shares_no_token() {
     for seed in 0..400 {
         let mut world = ExclusiveKeyWorld::new(2, seed);
         for _ in 0..400 {

@@ -1,4 +1,4 @@
-//! What a roster shows and tells.
+//! What a presence set contains and reports.
 
 use std::sync::Arc;
 
@@ -6,118 +6,119 @@ use crate::lease::LeaseId;
 use crate::revision::{Revision, Token};
 use crate::time::Moment;
 
-/// One who is there.
+/// A member.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Presence<I, R> {
-    /// Who.
+    /// The id of the member.
     pub id: I,
-    /// What it says of itself.
+    /// The record that it published.
     pub record: R,
-    /// Which incarnation of it this is: the create revision of its key. A later one of the same id has a larger token.
+    /// The incarnation: the create revision of its key. A later incarnation of the same id has a
+    /// larger token.
     pub token: Token,
-    /// The lease it lives by; none if somebody put the key without one.
+    /// The lease of its key; none if a client put the key without one.
     pub lease: Option<LeaseId>,
-    /// When the record was last written.
+    /// The revision of the last write of its record.
     pub modified: Revision,
 }
 
-/// A key whose value could not be read.
+/// A key with an unreadable value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnreadableKey<I> {
-    /// Whose key it is.
+    /// The id in the key.
     pub id: I,
-    /// When the key was created.
+    /// The create revision of the key.
     pub token: Token,
-    /// The lease it hangs on.
+    /// The lease of the key.
     pub lease: Option<LeaseId>,
-    /// When it was last written.
+    /// The revision of the last write.
     pub modified: Revision,
-    /// Why it could not be read; never what it holds.
+    /// Why the value cannot be read. Never contains the value.
     pub why: String,
 }
 
-/// Everybody, as they were at one revision. Cheap to clone.
+/// All members at one revision. Cheap to clone.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PresenceSnapshot<I, R> {
-    /// Of which revision of the store.
+    /// The revision of the store.
     pub revision: Revision,
-    /// Who is there, in the order of their ids.
+    /// The members, in the order of their ids.
     pub(super) members: Arc<[Arc<Presence<I, R>>]>,
-    /// What could not be read, in the order of ids.
+    /// The unreadable keys, in the order of ids.
     pub(super) set_aside: Arc<[UnreadableKey<I>]>,
 }
 
 impl<I: Ord, R> PresenceSnapshot<I, R> {
-    /// Who is there, in the order of their ids.
+    /// The members, in the order of their ids.
     pub fn members(&self) -> &[Arc<Presence<I, R>>] {
         &self.members
     }
 
-    /// The keys that could not be read, in the order of their ids.
+    /// The unreadable keys, in the order of their ids.
     pub fn set_aside(&self) -> &[UnreadableKey<I>] {
         &self.set_aside
     }
 
-    /// One member.
+    /// Returns one member.
     pub fn get(&self, id: &I) -> Option<&Arc<Presence<I, R>>> {
         self.members.binary_search_by(|member| member.id.cmp(id)).ok().map(|at| &self.members[at])
     }
 
-    /// How many there are.
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether nobody is there.
+    /// Whether there is no member.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// The first member after an id, and after the last one the first of all: whose turn it is.
+    /// Returns the first member after an id; after the last one, the first of all. For round robin.
     pub fn after(&self, last: Option<&I>) -> Option<&Arc<Presence<I, R>>> {
         let next = last.map_or(0, |last| self.members.partition_point(|member| member.id <= *last));
         self.members.get(next).or_else(|| self.members.first())
     }
 }
 
-/// What changed among the members.
+/// A change of the members.
 #[derive(Clone, PartialEq, Debug)]
 pub enum PresenceEvent<I, R> {
-    /// Everybody who is there. Comes first, and once.
+    /// All members. The first event, reported once.
     Snapshot(PresenceSnapshot<I, R>),
-    /// Somebody came, or came back as a new incarnation.
+    /// A member joined, or joined again as a new incarnation.
     Joined(Arc<Presence<I, R>>),
-    /// Somebody says something else of itself, or lives by another lease, in the same incarnation.
+    /// A member of the same incarnation changed its record or its lease.
     Updated {
-        /// As it was.
+        /// The member before.
         before: Arc<Presence<I, R>>,
-        /// As it is.
+        /// The member now.
         now: Arc<Presence<I, R>>,
     },
-    /// Somebody is gone: left, died, or was replaced by a new incarnation.
+    /// A member left: it withdrew, its lease expired, or a new incarnation replaced it.
     Left {
-        /// As it was last known.
+        /// The member as last known.
         member: Arc<Presence<I, R>>,
-        /// When that was certain.
+        /// The first revision at which that was certain.
         revision: Revision,
     },
-    /// A key cannot be read; whoever it stood for is no member.
+    /// A key cannot be read; its id is no member.
     Unreadable(UnreadableKey<I>),
-    /// A key that could not be read is gone, or can be read now.
+    /// An unreadable key was deleted, or can be read now.
     Cleared {
-        /// Whose key it was.
+        /// The id in the key.
         id: I,
-        /// When that was certain.
+        /// The first revision at which that was certain.
         revision: Revision,
     },
-    /// The picture is not kept up to date any more; the last one known stays.
+    /// The set is not kept current any more; the last known state remains.
     Stale {
-        /// When the store was last heard.
+        /// The time of the last reply of the store.
         heard: Moment,
     },
-    /// The picture is up to date again. What changed meanwhile was told before this.
+    /// The set is current again. Changes in between were reported before this event.
     Fresh {
-        /// Of which revision of the store.
+        /// The revision of the store.
         revision: Revision,
     },
 }

@@ -1,4 +1,4 @@
-//! What can be on a roster: nodes, the instances of one service, the instances of all.
+//! Kinds of presence: nodes, the instances of one service, the instances of all services.
 
 use std::fmt;
 
@@ -6,21 +6,22 @@ use crate::id::{InstanceId, NodeId, ServiceName};
 use crate::layout::{Key, Layout};
 use crate::record::{InstanceValue, InvalidRecord, MemberRecord, Record};
 
-/// Which keys are members, and how their values read.
+/// Which keys are members, and how their values are read.
 pub trait PresenceKind: Send + Sync + 'static {
-    /// Who a member is.
+    /// The id of a member.
     type Id: Ord + Clone + fmt::Debug + Send + Sync + 'static;
-    /// What it says of itself.
+    /// The record that a member publishes.
     type Record: Clone + PartialEq + fmt::Debug + Send + Sync + 'static;
 
-    /// Whose key this is; none if it concerns nobody on this roster. Two keys are never the same member's.
+    /// Returns the id of the member that the key belongs to; none if the key is not of this kind.
+    /// No two keys have the same id.
     fn id(&self, key: &[u8]) -> Option<Self::Id>;
 
     /// Reads a member's value.
     fn read(&self, id: &Self::Id, value: &bytes::Bytes) -> Result<Self::Record, InvalidRecord>;
 }
 
-/// The nodes of a namespace. The commands to them lie among their keys and are skipped.
+/// The nodes of a namespace. The commands to a node are stored below its key and are skipped.
 #[derive(Clone, Debug)]
 pub struct NodePresence(pub Layout);
 
@@ -69,9 +70,9 @@ impl PresenceKind for AllInstancePresence {
 /// The instances of one service.
 #[derive(Clone, Debug)]
 pub struct InstancePresence {
-    /// Of which namespace.
+    /// The namespace.
     pub layout: Layout,
-    /// Of which service.
+    /// The name of the service.
     pub name: ServiceName,
 }
 

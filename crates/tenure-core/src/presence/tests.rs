@@ -1,4 +1,4 @@
-//! The roster as a table of what the feed said and what was told, and against a model of a store.
+//! The presence set as a table of feed items and events, and against a model of a store.
 
 mod model;
 
@@ -9,7 +9,7 @@ use crate::id::{InstanceId, Namespace, NodeId, RegistryKey, ServiceName};
 use crate::layout::Layout;
 use crate::record::{InstanceValue, MemberRecord, Record};
 
-/// What happened, in short words: keys are node ids, values are addresses.
+/// A feed item or reply, in short: keys are node ids, values are addresses.
 enum FeedStep {
     Begin,
     /// Key, created, modified, value.
@@ -49,8 +49,8 @@ fn show(member: &Presence<NodeId, MemberRecord>) -> String {
     format!("{}={}#{}", member.id, member.record.address.as_deref().unwrap_or("-"), member.token)
 }
 
-fn word(news: &PresenceEvent<NodeId, MemberRecord>) -> String {
-    match news {
+fn show_event(event: &PresenceEvent<NodeId, MemberRecord>) -> String {
+    match event {
         PresenceEvent::Snapshot(snapshot) => {
             let members: Vec<String> = snapshot.members().iter().map(|member| show(member)).collect();
             format!("snapshot@{}[{}]", snapshot.revision, members.join(","))
@@ -65,47 +65,47 @@ fn word(news: &PresenceEvent<NodeId, MemberRecord>) -> String {
     }
 }
 
-/// Each event happens one second after the one before it.
-fn told(events: &[FeedStep]) -> (PresenceSet<NodePresence>, String) {
-    let mut roster = PresenceSet::new(NodePresence(layout()));
-    let mut news = Vec::new();
-    for (second, event) in events.iter().enumerate() {
+/// One second passes before each step.
+fn run(steps: &[FeedStep]) -> (PresenceSet<NodePresence>, String) {
+    let mut set = PresenceSet::new(NodePresence(layout()));
+    let mut events = Vec::new();
+    for (second, step) in steps.iter().enumerate() {
         let now = Moment::after_origin(Duration::from_secs(second as u64));
-        match event {
-            Begin => roster.handle_item(FeedItem::SnapshotBegin, now, &mut news),
+        match step {
+            Begin => set.handle_item(FeedItem::SnapshotBegin, now, &mut events),
             Put(name, created, modified, "?") => {
                 let item = FeedItem::Put(pair(key(name), "not a record", *created, *modified));
-                roster.handle_item(item, now, &mut news);
+                set.handle_item(item, now, &mut events);
             }
             Put(name, created, modified, address) => {
                 let item = FeedItem::Put(pair(key(name), at(address), *created, *modified));
-                roster.handle_item(item, now, &mut news);
+                set.handle_item(item, now, &mut events);
             }
             Gone(name, revision) => {
                 let item = FeedItem::Delete { key: key(name), revision: Revision(*revision) };
-                roster.handle_item(item, now, &mut news);
+                set.handle_item(item, now, &mut events);
             }
-            Whole(revision) => roster.handle_item(FeedItem::Synced(Revision(*revision)), now, &mut news),
-            Answer => roster.handle_answer(now, &mut news),
-            Silence => roster.handle_silence(&mut news),
+            Whole(revision) => set.handle_item(FeedItem::Synced(Revision(*revision)), now, &mut events),
+            Answer => set.handle_reply(now, &mut events),
+            Silence => set.handle_no_reply(&mut events),
         }
     }
-    let words: Vec<String> = news.iter().map(word).collect();
-    (roster, words.join(" "))
+    let shown_events: Vec<String> = events.iter().map(show_event).collect();
+    (set, shown_events.join(" "))
 }
 
 #[track_caller]
 fn check(events: &[FeedStep], expected: &str) {
-    assert_eq!(told(events).1, expected);
+    assert_eq!(run(events).1, expected);
 }
 
 #[test]
-fn nobody_is_a_picture_too() {
+fn empty_listing_is_a_snapshot() {
     check(&[Begin, Whole(5)], "snapshot@5[]");
 }
 
 #[test]
-fn the_whole_picture_comes_first_and_then_what_changes() {
+fn snapshot_comes_first_then_changes() {
     check(
         &[
             Begin,
@@ -124,13 +124,13 @@ fn the_whole_picture_comes_first_and_then_what_changes() {
 }
 
 #[test]
-fn nothing_is_told_between_a_break_and_the_next_whole_picture() {
+fn nothing_is_reported_during_a_break() {
     let half =
         [Begin, Put("a", 2, 2, "x"), Put("b", 3, 3, "y"), Whole(5), Begin, Gone("a", 9), Put("c", 8, 8, "z")];
-    let (mut roster, words) = told(&half);
-    assert_eq!(words, "snapshot@5[a=x#2,b=y#3] stale:3");
-    let shown = roster.snapshot().unwrap();
-    assert_eq!((shown.revision, shown.len()), (Revision(5), 2), "half a listing is not shown");
+    let (mut set, shown_events) = run(&half);
+    assert_eq!(shown_events, "snapshot@5[a=x#2,b=y#3] stale:3");
+    let shown = set.snapshot().unwrap();
+    assert_eq!((shown.revision, shown.len()), (Revision(5), 2), "an incomplete listing is not shown");
     check(
         &[
             Begin,
@@ -147,12 +147,12 @@ fn nothing_is_told_between_a_break_and_the_next_whole_picture() {
 }
 
 #[test]
-fn a_restart_that_nobody_watched_is_a_new_incarnation() {
+fn unwatched_restart_is_a_new_incarnation() {
     check(
         &[Begin, Put("a", 2, 2, "x"), Whole(5), Begin, Put("a", 7, 7, "x"), Whole(9)],
         "snapshot@5[a=x#2] stale:2 -a=x#2@7 +a=x#7 fresh@9",
     );
-    // The same life, watched: the same words but for the break.
+    // The same changes with an open watch: the same events except for the break.
     check(
         &[Begin, Put("a", 2, 2, "x"), Whole(5), Gone("a", 6), Whole(6), Put("a", 7, 7, "x"), Whole(7)],
         "snapshot@5[a=x#2] -a=x#2@6 +a=x#7",
@@ -160,7 +160,7 @@ fn a_restart_that_nobody_watched_is_a_new_incarnation() {
 }
 
 #[test]
-fn one_who_came_and_went_while_nobody_watched_is_not_told() {
+fn member_seen_only_during_break_is_skipped() {
     check(
         &[Begin, Whole(5), Begin, Put("a", 6, 6, "x"), Begin, Gone("a", 9), Whole(9)],
         "snapshot@5[] stale:1 fresh@9",
@@ -168,7 +168,7 @@ fn one_who_came_and_went_while_nobody_watched_is_not_told() {
 }
 
 #[test]
-fn what_cannot_be_read_is_set_aside_and_harms_nobody() {
+fn unreadable_key_is_reported_and_affects_no_other() {
     check(
         &[
             Begin,
@@ -184,8 +184,8 @@ fn what_cannot_be_read_is_set_aside_and_harms_nobody() {
         ],
         "snapshot@5[b=y#3] -b=y#3@6 bad:b cleared:a +a=x#2 cleared:b",
     );
-    let (mut roster, _) = told(&[Begin, Put("a", 2, 2, "?"), Whole(5)]);
-    let shown = roster.snapshot().unwrap();
+    let (mut set, _) = run(&[Begin, Put("a", 2, 2, "?"), Whole(5)]);
+    let shown = set.snapshot().unwrap();
     assert!(shown.is_empty());
     assert_eq!(shown.set_aside()[0].why, "not JSON from line 1 column 2 on");
 }
@@ -200,7 +200,7 @@ fn commands_and_foreign_keys_are_skipped() {
 }
 
 #[test]
-fn a_store_that_does_not_answer_makes_the_picture_old_and_an_answer_makes_it_fresh() {
+fn missing_reply_makes_stale_and_reply_fresh() {
     check(
         &[Begin, Put("a", 2, 2, "x"), Whole(5), Answer, Silence, Silence, Answer, Whole(7)],
         "snapshot@5[a=x#2] stale:3 fresh@5",
@@ -210,19 +210,19 @@ fn a_store_that_does_not_answer_makes_the_picture_old_and_an_answer_makes_it_fre
 }
 
 #[test]
-fn the_age_counts_from_when_the_store_was_last_heard() {
-    let (roster, _) = told(&[Begin]);
-    assert_eq!(roster.age(Moment::from_ms(9_000)), None);
-    let (roster, _) = told(&[Begin, Whole(5), Answer, Silence, Begin]);
-    assert_eq!(roster.age(Moment::from_ms(9_000)), Some(Duration::from_secs(7)));
-    assert!(!roster.is_fresh());
+fn age_counts_from_the_last_reply() {
+    let (set, _) = run(&[Begin]);
+    assert_eq!(set.age(Moment::from_ms(9_000)), None);
+    let (set, _) = run(&[Begin, Whole(5), Answer, Silence, Begin]);
+    assert_eq!(set.age(Moment::from_ms(9_000)), Some(Duration::from_secs(7)));
+    assert!(!set.is_fresh());
 }
 
 #[test]
-fn a_snapshot_finds_by_id_and_goes_round() {
-    let (mut roster, _) = told(&[Begin, Put("a", 2, 2, "x"), Put("c", 3, 3, "y"), Whole(5), Whole(9)]);
-    let shown = roster.snapshot().unwrap();
-    assert_eq!(shown.revision, Revision(9), "progress makes the picture one of a later revision");
+fn snapshot_finds_by_id_and_wraps_around() {
+    let (mut set, _) = run(&[Begin, Put("a", 2, 2, "x"), Put("c", 3, 3, "y"), Whole(5), Whole(9)]);
+    let shown = set.snapshot().unwrap();
+    assert_eq!(shown.revision, Revision(9), "progress moves the snapshot to a later revision");
     let node = |text| NodeId::parse(text).unwrap();
     assert_eq!(shown.get(&node("c")).unwrap().token, Token(Revision(3)));
     assert!(shown.get(&node("b")).is_none());
@@ -233,7 +233,7 @@ fn a_snapshot_finds_by_id_and_goes_round() {
 }
 
 #[test]
-fn services_are_apart_even_if_one_name_begins_with_the_other() {
+fn service_with_longer_name_is_separate() {
     let name = |text| ServiceName::parse(text).unwrap();
     let instance = |text| InstanceId::parse(text).unwrap();
     for (service, id) in [("a", "1"), ("a", "b/1"), ("a/b", "1"), ("50%", "%2F")] {
@@ -255,7 +255,7 @@ fn services_are_apart_even_if_one_name_begins_with_the_other() {
 }
 
 #[test]
-fn a_plain_value_is_an_instance_too() {
+fn plain_value_is_an_instance() {
     let read = |text: &str| InstanceValue::read(&Bytes::copy_from_slice(text.as_bytes()));
     assert_eq!(read("10.0.0.1:80").unwrap().address(), Some("10.0.0.1:80"));
     assert_eq!(read(r#"{"v":1,"address":"x","metadata":{"zone":3}}"#).unwrap().address(), Some("x"));
@@ -269,7 +269,7 @@ fn a_plain_value_is_an_instance_too() {
 }
 
 #[test]
-fn a_node_record_is_written_as_others_read_it() {
+fn absent_record_fields_are_not_written() {
     let record = MemberRecord::decode(br#"{"address":"x","state":"ready"}"#).unwrap();
-    assert!(!String::from_utf8_lossy(&record.encode()).contains("nonce"), "what is not said is not written");
+    assert!(!String::from_utf8_lossy(&record.encode()).contains("nonce"), "an absent nonce is not written");
 }

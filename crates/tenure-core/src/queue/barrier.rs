@@ -1,16 +1,18 @@
-//! A barrier on a queue: which parties pass together.
+//! A barrier on a queue: rounds of parties that pass together.
 //!
-//! Intuition: the first so many keys that have not passed are a round. A party that sees its round complete writes the round's last token into its own
-//! key, and only then goes on. A slow party sees that mark, even after others of its round have ended.
+//! Intuition: the first keys that have not passed are a round, one key for each party. A party that
+//! sees its round complete writes the round's last token into its own key, and only then continues.
+//! A slow party sees that mark, even after other parties of its round have left.
 //!
-//! **Invariant**: a party that is not in a round does not pass with it: a round is named by its last token, and takes all parties up to that token.
+//! **Invariant**: a party that is not in a round does not pass with it. A round is named by its
+//! last token, and contains all parties up to that token.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use crate::revision::Token;
 
-/// The keys of a barrier, each with the round it has passed in, if it has.
+/// The keys of a barrier, each with the round in which it has passed, if it has.
 #[derive(Clone, Debug, Default)]
 pub struct BarrierRound {
     /// The keys.
@@ -18,9 +20,9 @@ pub struct BarrierRound {
 }
 
 impl BarrierRound {
-    /// The round in which a key passes; none as long as it must wait.
+    /// Returns the round in which a key passes; none while it must wait.
     pub fn of(&self, own: Token, parties: NonZeroU32) -> Option<Token> {
-        // Somebody of our round has seen it complete.
+        // Another party of this round has seen it complete.
         let covers = |round: &&Token| own <= **round;
         if let Some(round) = self.queue_keys.values().flatten().filter(covers).min() {
             return Some(*round);
@@ -36,7 +38,7 @@ impl BarrierRound {
         self.queue_keys.range(..=round).all(|(_, passed)| passed.is_some())
     }
 
-    /// How many have come and not passed.
+    /// The number of parties that have entered and not passed.
     pub fn waiting(&self) -> usize {
         self.queue_keys.values().filter(|passed| passed.is_none()).count()
     }
@@ -60,7 +62,7 @@ mod tests {
     const THREE: NonZeroU32 = NonZeroU32::new(3).unwrap();
 
     #[test]
-    fn nobody_passes_before_all_have_come() {
+    fn incomplete_round_does_not_pass() {
         let two = round(&[(1, None), (2, None)]);
         assert_eq!(two.of(token(1), THREE), None);
         let three = round(&[(1, None), (2, None), (5, None), (6, None)]);
@@ -70,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_party_passes_by_the_mark_of_one_that_has() {
+    fn slow_party_passes_by_the_mark() {
         let later = round(&[(1, Some(5)), (5, None)]);
         assert_eq!(later.of(token(5), THREE), Some(token(5)));
         assert!(!later.is_over(token(5)), "the mark must stay until it was seen");
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_have_passed_do_not_count_for_the_next_round() {
+    fn passed_parties_are_excluded_from_next_round() {
         let next = round(&[(1, Some(5)), (5, Some(5)), (7, None), (8, None)]);
         assert_eq!(next.of(token(7), THREE), None);
         let next = round(&[(5, None), (1, Some(5)), (7, None), (8, None), (9, None)]);

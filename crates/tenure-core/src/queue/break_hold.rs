@@ -13,8 +13,8 @@ use crate::kv::Get;
 use crate::revision::Token;
 use crate::txn::{Condition, Op, Txn};
 
-/// How many lost replies are settled before the outcome is reported as ambiguous. One reply is lost when a member stops; more than a few
-/// are an outage, which the operator has to hear of.
+/// How many lost replies are settled before the outcome is reported as ambiguous. One reply is lost
+/// when a member stops. More than a few are an outage, which must be reported to the operator.
 const LOST_MAX: u32 = 3;
 
 /// The deletion of one queue key.
@@ -31,7 +31,7 @@ pub struct BreakHold {
 pub enum Broken {
     /// The key was deleted, and the audit record put.
     Done,
-    /// The key was not there any more. Nothing changed.
+    /// The key was already deleted. Nothing changed.
     Gone,
 }
 
@@ -58,7 +58,7 @@ impl Exchange for BreakHold {
             Ok(StoreReply::Txn(reply)) if reply.succeeded => ExchangeStep::Done(Ok(Broken::Done)),
             Ok(reply) => ExchangeStep::Done(reply.into_page().map(|page| match page.pairs.is_empty() {
                 true => Broken::Gone,
-                // An earlier request, whose reply was lost, was applied.
+                // An earlier request with a lost reply was applied.
                 false => Broken::Done,
             })),
             Err(error) if error.is_ambiguous() && self.lost < LOST_MAX => {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn next_holder_is_not_broken_and_leaves_no_record() {
+    fn break_spares_the_next_holder() {
         let mut store = Keyspace::new(Limits::EMBEDDED);
         let mut exchange = break_hold(put(&mut store));
         store.apply(&Txn::new().then(Op::delete("k")), NOW).unwrap();

@@ -1,7 +1,9 @@
-//! Who holds a queue, for a caller that does not: its oldest key holds in every mode, so one key with its value is read.
+//! The holder of a queue, for a caller that does not hold: the oldest key holds in every mode, so
+//! one key with its value is read.
 //!
-//! No enter reads this. What a key was put behind is read without values, and a queue that is searched for its oldest key costs the store time
-//! in proportion to its length: only a caller that was refused, or is about to be, pays for it.
+//! No enter reads this: a predecessor is read without its value. A search for the oldest key costs
+//! the store time in proportion to the length of the queue. Only a caller that was refused, or is
+//! about to be, pays for it.
 
 use bytes::Bytes;
 
@@ -17,7 +19,8 @@ impl QueueRequests {
         Get::prefix(queue.clone()).order(SortOrder::Created).limit(1)
     }
 
-    /// The identity that the holder of the oldest key has stored. None if that is the own key or a foreign one, or cannot be read.
+    /// The identity stored by the holder of the oldest key; none if that key is the own one or
+    /// foreign, or cannot be read.
     pub fn first_holder_in(&self, queue: &Bytes, own: Option<QueueKey>, page: &Page) -> Option<Identity> {
         let first = page.pairs.first()?;
         let holder = queue_key_of(queue, &first.key)?;

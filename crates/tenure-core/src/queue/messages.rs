@@ -1,4 +1,4 @@
-//! What a queue and its driver exchange: requests, replies, events.
+//! Messages between a queue and its driver: requests, replies, events.
 
 use std::num::NonZeroU32;
 
@@ -22,14 +22,14 @@ pub enum LockMode {
     Exclusive,
     /// Shared holders: it holds when all its predecessors are shared.
     Shared,
-    /// A number of them: it holds when it has fewer predecessors than this.
+    /// A limited number: it holds when it has fewer predecessors than this.
     Permit {
-        /// How many hold at once.
+        /// The number of permits.
         of: NonZeroU32,
     },
 }
 
-/// Walks along a queue from its oldest key and decides which of them hold.
+/// Walks along a queue from its oldest key and decides which keys hold.
 #[derive(Clone, Debug)]
 pub struct HolderCount {
     passed: u32,
@@ -59,7 +59,7 @@ impl HolderCount {
         holds
     }
 
-    /// The permit count of the oldest key that was passed. Every later caller must use the same.
+    /// The permit count of the oldest key. Every later waiter must use the same.
     pub fn permits(&self) -> Option<NonZeroU32> {
         self.permits
     }
@@ -79,7 +79,7 @@ impl EnterGuard {
     }
 }
 
-/// A request. Each reply carries the epoch of its request.
+/// A request. Each reply carries the id of its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueOutput {
     /// Put the key unless it is stored, and read its predecessor as far as requested.
@@ -92,7 +92,7 @@ pub enum QueueOutput {
         queue_key: QueueKey,
         /// Its mode.
         mode: LockMode,
-        /// What it must read.
+        /// What it reads.
         lookup: PredecessorLookup,
         /// Whether an earlier request may have put it.
         may_be_stored: bool,
@@ -122,7 +122,8 @@ pub enum QueueOutput {
         queue_key: QueueKey,
         /// What is read after the delete.
         after: AfterLeave,
-        /// The guard of a lost enter of this key. If the guard is still the same, the same transaction changes it.
+        /// The guard of a lost enter of this key. If the guard is unchanged, the same transaction
+        /// changes it.
         settles: Option<EnterGuard>,
         /// The token of the hold that ends with it; none if the key never held.
         held: Option<Token>,
@@ -130,7 +131,8 @@ pub enum QueueOutput {
 }
 
 impl QueueOutput {
-    /// Whether a caller waits for the reply. It does not if another waiter of this process is before it: that one holds earlier.
+    /// Whether a caller waits for the reply. It does not if another local waiter is before it: that
+    /// one holds earlier.
     pub fn is_urgent(&self) -> bool {
         !matches!(self, QueueOutput::Enter { lookup: PredecessorLookup::Skip, .. })
     }
@@ -139,9 +141,9 @@ impl QueueOutput {
 /// What a waiter knows of its predecessor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Predecessor {
-    /// Nothing.
+    /// Nothing is known.
     Unknown,
-    /// It was this key: if it is stored, it still is.
+    /// The last read showed this key. If it is stored, it still is the predecessor.
     Nearest(QueueKey),
     /// It is this key, and it holds: when it is deleted there is no predecessor, and the queue need not be read.
     Holder(QueueKey),
@@ -149,8 +151,8 @@ pub enum Predecessor {
     None,
 }
 
-/// What an enter reads. A read of a queue costs the store time in proportion to its length and to its past, so no enter reads more than it
-/// must know.
+/// What an enter reads. A read costs the store time in proportion to the length and the history of
+/// the queue, so an enter reads no more than it needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PredecessorLookup {
     /// Nothing: the predecessor is a local waiter and passes the hold on.
@@ -187,9 +189,9 @@ pub enum EnterReply {
         /// Its create revision.
         token: Token,
     },
-    /// Nothing happened: the enter guard has changed since.
+    /// Not applied: the enter guard has changed since.
     Stale {
-        /// The guard as it is now.
+        /// The current guard.
         guard: EnterGuard,
     },
     /// The lease has ended.
@@ -244,7 +246,7 @@ pub enum QueueEvent {
         /// Its token.
         token: Token,
     },
-    /// It waits: the complete state of the queue shows that it does not hold yet.
+    /// It waits: a complete snapshot of the queue shows that it does not hold yet.
     Waits {
         /// The waiter.
         id: WaiterId,

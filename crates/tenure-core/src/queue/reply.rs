@@ -1,9 +1,9 @@
-//! What the store's replies to a queue's requests mean.
+//! The meaning of the store's replies to a queue's requests.
 //!
-//! The reply becomes a [`QueueReply`] for the machine, or a second read: a foreign key under the queue's prefix hides the predecessor,
-//! and then the whole queue up to the own key is read.
+//! A reply becomes a [`QueueReply`] for the machine, or leads to a second read: a foreign key under
+//! the queue's prefix may hide the predecessor. Then the whole queue up to the own key is read.
 //!
-//! **Invariant** (G6): a request whose outcome is unknown is reported as unknown, never as failed.
+//! **Invariant** (G6): a request with an unknown outcome is reported as unknown, never as failed.
 //!
 //! **Invariant** (G5): a predecessor, or that there is none, is reported only together with the own key at its token, from one revision.
 
@@ -22,10 +22,11 @@ use crate::layout::QueueKey;
 use crate::revision::{RequestId, Token};
 use crate::txn::{OpReply, TxnReply};
 
-/// The preferred candidates at the revision at which an own key was seen to be the first; none if they were not read, or are too many.
+/// The preferred candidates at the revision at which an own key was the first; none if they were
+/// not read, or are too many.
 pub type PriorityWaiters = Option<Arc<[KeyValue]>>;
 
-/// The reply to an action, in the machine's terms.
+/// The reply to a request, in the machine's terms.
 #[derive(Clone, Debug)]
 pub enum QueueReply {
     /// To [`QueueOutput::Enter`].
@@ -37,7 +38,7 @@ pub enum QueueReply {
 }
 
 impl QueueReply {
-    /// Whether the request is sent again after a backoff.
+    /// Whether the request must be sent again after a backoff.
     pub fn is_failure(&self) -> bool {
         match self {
             QueueReply::Enter(_, _, reply, _) => matches!(reply, EnterReply::NotDone | EnterReply::Unknown),
@@ -47,7 +48,7 @@ impl QueueReply {
     }
 }
 
-/// What follows from the reply of the store.
+/// The result of reading a reply.
 #[derive(Clone, Debug)]
 pub enum ReplyProgress {
     /// The reply is complete.
@@ -83,8 +84,9 @@ impl SecondRead {
 
     /// Reads its reply.
     ///
-    /// The own key is read again with the others. The first reply may be old: when the own key has gone since, and its predecessors too,
-    /// there is no predecessor, and the own key would hold without being there.
+    /// The own key is read again with the others. The first reply may be old. If the own key was
+    /// deleted since, and its predecessors too, there would be no predecessor, and the waiter would
+    /// hold without its key.
     pub fn handle(self, reply: Result<Page, StoreError>) -> QueueReply {
         let SecondRead { queue, own, token, purpose } = self;
         let predecessor = reply.ok().and_then(|page| {
@@ -101,7 +103,7 @@ impl SecondRead {
             (SecondReadPurpose::Enter(entering), Some(predecessor)) => {
                 entering.reply(EnterReply::Stored { token, predecessor })
             }
-            // The key is stored, only its predecessor is not known: a second enter reads it.
+            // The key is stored, but its predecessor is unknown: a second enter reads it.
             (SecondReadPurpose::Enter(entering), None) => entering.reply(EnterReply::Unknown),
             (SecondReadPurpose::Read(looking), Some(predecessor)) => {
                 looking.reply(PredecessorReply::Stored { predecessor })
@@ -111,19 +113,19 @@ impl SecondRead {
     }
 }
 
-/// An enter whose reply is being read.
+/// An enter, while its reply is read.
 #[derive(Clone, Debug)]
 struct Entering {
     id: WaiterId,
     epoch: RequestId,
     kind: QueueKind,
-    /// Whether this very request put the key.
+    /// Whether this very request put the key. Otherwise an earlier one did.
     is_new: bool,
 }
 
 impl Entering {
     fn reply(self, entered: EnterReply) -> QueueReply {
-        // A key that was put into an empty queue is not behind any preferred candidate.
+        // A key put into an empty queue has no preferred candidate before it.
         let is_alone = matches!(entered, EnterReply::Stored { predecessor: None, .. }) && self.is_new;
         let priority: PriorityWaiters =
             (is_alone && self.kind == QueueKind::Election).then(|| Arc::new([]) as Arc<[KeyValue]>);
@@ -135,12 +137,12 @@ impl Entering {
     }
 }
 
-/// A read whose reply is being interpreted.
+/// A read of the predecessor, while its reply is read.
 #[derive(Clone, Debug)]
 struct PredecessorReading {
     id: WaiterId,
     epoch: RequestId,
-    /// The preferred candidates that the first reply contained.
+    /// The preferred candidates in the first reply.
     priority: PriorityWaiters,
 }
 
@@ -157,7 +159,7 @@ impl PredecessorReading {
 }
 
 impl QueueRequests {
-    /// Reads the reply to the transaction of an action.
+    /// Reads the reply to the transaction of a request.
     pub fn handle(
         &self,
         queue: &Bytes,
@@ -188,7 +190,7 @@ impl QueueRequests {
     }
 }
 
-/// The queue key that a stored key is; none if it is foreign.
+/// Returns the queue key of a stored key; none if it is foreign.
 pub fn queue_key_of(queue: &[u8], key: &[u8]) -> Option<QueueKey> {
     std::str::from_utf8(key.strip_prefix(queue)?).ok().and_then(QueueKey::parse)
 }
@@ -198,6 +200,8 @@ fn not_entered(error: StoreError) -> EnterReply {
         StoreError::LeaseNotFound => EnterReply::LeaseGone,
         StoreError::Ambiguous(_) => EnterReply::Unknown,
         StoreError::Invalid(_) | StoreError::Denied(_) => EnterReply::Refused(error),
+        // A store that has ended for good takes no further request. All other errors may be over
+        // after a backoff.
         error if error.is_fatal() => EnterReply::Refused(error),
         _ => EnterReply::NotDone,
     }
@@ -211,16 +215,20 @@ fn entered(
 ) -> ReplyProgress {
     let is_new = reply.succeeded;
     let mut pages = pages(reply.results).into_iter();
+    // Without the put, the first read shows the guard that refused it.
     let guard_now = if is_new { guard } else { guard_in(pages.next()) };
     let found: Vec<KeyValue> = pages.flat_map(|page| page.pairs).collect();
     let token = if is_new {
+        // The create revision is the token, and a put of this request has the revision of its
+        // reply.
         Token(reply.revision)
     } else {
         let key = own.key_in(queue);
         match found.iter().find(|pair| pair.key == key) {
             Some(mine) => Token(mine.created),
             None if guard_now != guard => return entering.done(EnterReply::Stale { guard: guard_now }),
-            // This request was applied twice, and the key of the first was deleted before the second was.
+            // This request was applied twice, and its first key was deleted before the second was
+            // applied.
             None => return entering.done(EnterReply::NotDone),
         }
     };
@@ -229,10 +237,14 @@ fn entered(
     };
     match lookup {
         PredecessorLookup::Skip => entering.done(EnterReply::Joined { token }),
+        // The read was in the transaction that put the key, so a predecessor that it shows is
+        // older.
         PredecessorLookup::Others | PredecessorLookup::All if is_new => match nearest(queue, &found) {
             Ok(predecessor) => entering.done(EnterReply::Stored { token, predecessor }),
             Err(Foreign) => second_read(entering),
         },
+        // The key was put by an earlier request, and keys behind it may be stored by now. Only a
+        // read up to its token shows the predecessor.
         PredecessorLookup::Others | PredecessorLookup::All => second_read(entering),
     }
 }
@@ -248,6 +260,8 @@ fn looked(
     let is_own = |page: Page| {
         page.pairs.first().is_some_and(|pair| pair.created == token.0 && pair.key == own.key_in(queue))
     };
+    // The own key decides first: without it the waiter has lost its turn, whatever the predecessors
+    // are.
     match pages.next().map(is_own) {
         None => return looking.done(PredecessorReply::NotDone),
         Some(false) => return looking.done(PredecessorReply::Missing),
@@ -261,6 +275,7 @@ fn looked(
             Some(rest) => rest.pairs,
             None => return looking.done(PredecessorReply::NotDone),
         },
+        // A holder had no other key before it, and a holder of the queue has no predecessor.
         Predecessor::Holder(_) | Predecessor::None => Vec::new(),
     };
     let looking = PredecessorReading { priority: preferred(pages.next()), ..looking };
@@ -280,15 +295,16 @@ fn left(
     let gone = |was_there, first, guard| LeaveReply::Gone { was_there, first, guard };
     let reply = match reply {
         Ok(reply) => reply,
-        // Every key and every lost enter under the lease ended with it.
+        // Every key under the lease was deleted with it, and no lost enter can be applied any more.
         Err(StoreError::LeaseNotFound) => return (gone(false, Vec::new(), None), None),
-        // Such a store takes no further request; the key ends with its lease.
+        // Such a store takes no further request. The key is deleted with its lease.
         Err(error) if error.is_fatal() => return (gone(false, Vec::new(), None), None),
         Err(StoreError::Ambiguous(_)) => return (LeaveReply::Unknown, None),
         Err(_) => return (LeaveReply::NotDone, None),
     };
     let was_there = matches!(reply.results.first(), Some(OpReply::Delete { count }) if *count > 0);
     let mut pages = pages(reply.results).into_iter();
+    // Success means that the guard was put by this transaction, so its revision is the reply's.
     let guard = settles
         .map(|_| if reply.succeeded { EnterGuard(Some(reply.revision)) } else { guard_in(pages.next()) });
     let Some(page) = pages.next() else { return (gone(was_there, Vec::new(), guard), None) };
@@ -296,7 +312,7 @@ fn left(
     if let AfterLeave::Successor(next, token) = after
         && first.first() != Some(&(next, token))
     {
-        // It is deleted, or was put again with another token.
+        // The successor was deleted, or put again with another token.
         first.clear();
     }
     (gone(was_there, first, guard), preferred(pages.next()))
@@ -320,10 +336,10 @@ fn queue_keys(queue: &Bytes, page: &Page) -> Vec<(QueueKey, Token)> {
         .collect()
 }
 
-/// A foreign key is among those that were read, and others may be behind it.
+/// A foreign key is among those that were read, and others may be hidden behind it.
 struct Foreign;
 
-/// The newest of the keys that were read before the own one.
+/// Returns the newest of the keys read before the own one.
 fn nearest(queue: &Bytes, found: &[KeyValue]) -> Result<Option<QueueKey>, Foreign> {
     let mut nearest = None;
     for pair in found {

@@ -1,6 +1,7 @@
-//! The store requests of a queue: each [`QueueOutput`] is one transaction. [`reply`](super::reply) reads what the store replies.
+//! The transactions of a queue: each [`QueueOutput`] is one. [`reply`](super::reply) reads what the
+//! store replies.
 //!
-//! **Invariant** (G4): nothing is deleted but the own queue key, which no other client ever puts.
+//! **Invariant** (G4): no key is deleted but the own queue key, which no other client ever puts.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +22,11 @@ const SHOWN_MAX: u32 = if cfg!(test) { 3 } else { 128 };
 /// How many preferred candidates are read; if there are more, the next leader reads the whole queue in one more request.
 const PREFERRED_MAX: u32 = 128;
 
-/// Over how many released keys of this driver a read passes: fewer cost less than a second read around them. etcd walks over each deleted
-/// key until its history is compacted.
+/// How many released keys of this driver a read may pass over: fewer cost less than a second read
+/// around them. etcd walks over each deleted key until its history is compacted.
 const RELEASED_MAX: u64 = 16;
 
-/// What a queue is for.
+/// The purpose of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueKind {
     /// A lock: the oldest key holds.
@@ -47,19 +48,20 @@ pub struct QueueRequests {
 }
 
 impl QueueRequests {
-    /// The requests of a driver whose nonces begin above `nonce_first`.
+    /// Creates the requests of a driver with nonces above `nonce_first`.
     pub fn new(layout: &Layout, kind: QueueKind, nonce_first: u64) -> QueueRequests {
         let guards = layout.enter_guards().first().clone();
         let resignations = layout.resignations().first().clone();
         QueueRequests { kind, nonce_first, guards, resignations }
     }
 
-    /// What the queues of this driver are for.
+    /// The purpose of the queues of this driver.
     pub fn kind(&self) -> QueueKind {
         self.kind
     }
 
-    /// The transaction of an action on the queue with this prefix. `value` is what an enter puts; `at` is the time of a resignation.
+    /// Returns the transaction of a request on the queue with this prefix. `value` is the value
+    /// that an enter puts; `at` is the time of a resignation.
     pub fn txn(&self, queue: &Bytes, action: QueueOutput, value: &Bytes, at: Timestamp) -> Txn {
         match action {
             QueueOutput::Enter { queue_key, lookup, may_be_stored, guard, .. } => {
@@ -98,28 +100,33 @@ impl QueueRequests {
         let EnterRequest { queue_key, lookup, may_be_stored, guard } = enter;
         let key = queue_key.key_in(queue);
         let guard_key = self.guard(queue_key.lease);
-        // If this request is taken for lost and its key is released, the guard changes: then this cannot be applied.
+        // If the reply to this request is lost and its key is released, the guard changes. Then
+        // this request cannot be applied any more.
         let txn = Txn::new()
             .when(guard.unchanged(guard_key.clone()))
             .otherwise(Op::Get(Get::key(guard_key).keys_only()));
-        // No other client puts this key, so it is compared only if an earlier request may have put it.
+        // No other client puts this key. It is compared only if an earlier request may have put it.
         let txn = if may_be_stored {
             txn.when(Condition::absent(key.clone())).otherwise(own(queue, queue_key))
         } else {
             txn
         };
-        // The read is before the put: in a queue without others there is nothing to return.
+        // The read is before the put: the own key is not among the results, and an empty queue
+        // returns nothing.
         let txn = match lookup {
             PredecessorLookup::Skip => txn,
             PredecessorLookup::All => txn.then(Op::Get(newest(queue))),
-            // Its key is apart from the ordinary ones, so the two ranges around it are not the whole queue.
+            // The preferred keys are apart from the ordinary ones, so the two ranges around this
+            // key are not the whole queue.
             PredecessorLookup::Others if queue_key.rank() == PriorityClass::Preferred => {
                 txn.then(Op::Get(newest(queue)))
             }
+            // Few released keys: passing over them costs less than a second read.
             PredecessorLookup::Others if queue_key.nonce - self.nonce_first <= RELEASED_MAX => {
                 txn.then(Op::Get(newest(queue)))
             }
-            // The keys of this driver before this one are deleted; one behind it may have been put meanwhile.
+            // The keys of this driver before this one are deleted. A key of another driver may lie
+            // behind it, and may have been put since.
             PredecessorLookup::Others => {
                 let first = QueueKey { nonce: self.nonce_first, ..queue_key }.key_in(queue);
                 txn.then(Op::Get(newest_of(Selection::Range(queue.clone(), first))))
@@ -131,6 +138,8 @@ impl QueueRequests {
 
     fn look(&self, queue: &Bytes, queue_key: QueueKey, token: Token, predecessor: Predecessor) -> Txn {
         let rest = || Op::Get(newest(queue).created_max(token.0.previous()));
+        // All reads return the own key too: an old reply about predecessors is harmless, an old one
+        // about the own key is not.
         let (predecessor, is_holder) = match predecessor {
             Predecessor::Unknown => {
                 let txn = Txn::new().then(own(queue, queue_key)).then(rest());
@@ -140,7 +149,8 @@ impl QueueRequests {
             Predecessor::Nearest(predecessor) => (predecessor.key_in(queue), false),
             Predecessor::Holder(predecessor) => (predecessor.key_in(queue), true),
         };
-        // The store searches the queue only if the predecessor is gone. A key that was put a second time may be behind the own one.
+        // The store searches the queue only if the predecessor is gone. A predecessor that was put
+        // again may be behind the own key.
         let is_older =
             Condition { key: predecessor.clone(), is: Comparison::Less, field: Field::Created(token.0) };
         let txn = Txn::new()
@@ -148,13 +158,14 @@ impl QueueRequests {
             .when(is_older)
             .then(own(queue, queue_key))
             .otherwise(own(queue, queue_key));
-        // Behind a holder there was no other key, so without it there is no predecessor to search for.
+        // A holder had no other key before it. Without the holder there is no predecessor to search
+        // for.
         let txn = if is_holder { txn } else { txn.otherwise(rest()) };
         self.preferred(queue).into_iter().fold(txn, Txn::otherwise)
     }
 
-    /// The delete needs no condition: no other client has this key, and this driver puts it again only when no request for it is in
-    /// flight.
+    /// The delete needs no condition: no other client has this key, and this driver puts it again
+    /// only when no request for it is in flight.
     fn leave(
         &self,
         queue: &Bytes,
@@ -171,12 +182,14 @@ impl QueueRequests {
                 vec![Op::Get(whole.keys_only())]
             }
         };
+        // Preferred candidates matter only to a waiter that may hold next.
         let preferred = self.preferred(queue).filter(|_| !reads.is_empty());
         let ops = || resignation.into_iter().chain(&reads).chain(&preferred).cloned();
         let Some(guard) = settles else {
             return ops().fold(Txn::new().then(delete()), Txn::then);
         };
-        // A guard that differs already refuses the lost enter as well as a new one.
+        // A guard that differs already refuses the lost enter as well as a new one. The key is
+        // deleted in both branches.
         let key = self.guard(queue_key.lease);
         let txn = Txn::new()
             .when(guard.unchanged(key.clone()))
@@ -187,7 +200,8 @@ impl QueueRequests {
         ops().fold(txn, |txn, op| txn.then(op.clone()).otherwise(op))
     }
 
-    /// Reads the preferred candidates alone: a queue of a thousand equal ones is not read for them.
+    /// Reads the preferred candidates only. A queue of a thousand ordinary ones is not read for
+    /// them.
     fn preferred(&self, queue: &Bytes) -> Option<Op> {
         let from = || [&queue[..], PREFERRED.as_bytes()].concat().into();
         let get = || {
@@ -224,11 +238,13 @@ fn end_of(queue: &Bytes) -> Bytes {
     Selection::Prefix(queue.clone()).end().unwrap_or_default()
 }
 
-/// Which requests of one driver may travel together in one batch. `Q` identifies a queue.
+/// Decides which requests of one driver may share a batch. `Q` identifies a queue.
 ///
-/// **Invariant**: a batch puts at most one key of a queue. Two would have one create revision, and neither would be the older one.
+/// **Invariant**: a batch puts at most one key of a queue. Two keys would have one create revision,
+/// and none would be the older one.
 ///
-/// **Invariant**: a request that reads its predecessor is alone with its queue: a key that is deleted by the same batch may be read or not.
+/// **Invariant**: a read of the predecessor shares a batch with no other request of its queue: it
+/// may or may not see a key that the batch deletes.
 ///
 /// **Invariant**: a batch changes an enter guard once, because etcd refuses two changes of a key in one transaction.
 #[derive(Clone, Debug)]
@@ -250,9 +266,10 @@ impl<Q: Ord> BatchRequests<Q> {
         self.changes_guard = false;
     }
 
-    /// Takes a request, if it may travel with those that were taken.
+    /// Adds a request, if it may share the batch. Returns whether it was added.
     pub fn takes(&mut self, queue: Q, output: QueueOutput) -> bool {
         let changes_guard = matches!(output, QueueOutput::Leave { settles: Some(_), .. });
+        // Two leaves with lost enters wait for two batches.
         if changes_guard && std::mem::replace(&mut self.changes_guard, true) {
             return false;
         }
@@ -260,7 +277,8 @@ impl<Q: Ord> BatchRequests<Q> {
     }
 }
 
-/// What a batch contains of one queue. All of it happens at one revision, in an order that the engine chooses.
+/// The requests of one queue in a batch. All of them happen at one revision, in an order that the
+/// engine chooses.
 #[derive(Clone, Debug, Default)]
 struct BatchShare {
     is_alone: bool,
@@ -273,12 +291,14 @@ impl BatchShare {
     fn takes(&mut self, output: QueueOutput) -> bool {
         let fits = !self.is_alone
             && match output {
-                // It only puts. A key that is deleted by the same batch is older, and its reply passes the hold on.
+                // It only puts. A key that the same batch deletes is older, and its reply passes
+                // the hold on.
                 QueueOutput::Enter { lookup: PredecessorLookup::Skip, may_be_stored: false, .. } => {
                     !std::mem::replace(&mut self.puts, true)
                 }
                 QueueOutput::Leave { after: AfterLeave::Nothing, .. } => true,
-                // It reads the same with and without the others: older keys stay, and deleted ones pass the hold on.
+                // It reads the same with and without the other requests: older keys stay, and the
+                // replies of deleted ones pass the hold on.
                 QueueOutput::Leave { after: AfterLeave::Successor(..) | AfterLeave::Queue, .. } => {
                     !std::mem::replace(&mut self.reads, true)
                 }

@@ -3,7 +3,7 @@
 //! **Invariant** (G4): a put requires the create revision of the key and the modify revision of what was changed. So it never brings back
 //! a key that was deleted, and never drops what another client wrote.
 //!
-//! To apply the same change twice does no harm, so a lost reply is retried without asking what became of the request.
+//! Applying the same change twice does no harm, so a request with a lost reply is sent again.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::txn::{Condition, LeaseChoice, Op, Txn};
 
 /// A change of a stored record.
 pub trait RecordChange {
-    /// Returns what to put in place of the stored record; none if the stored one is as required.
+    /// Returns the record to put; none if the stored one needs no change.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ pub struct CandidateUpdate {
 pub enum CandidateChange {
     /// The value that observers see.
     Value(String),
-    /// What is requested of the leader; none to withdraw it.
+    /// A request to the leader; none to withdraw it.
     Request(Option<StepDownRecord>),
 }
 
@@ -114,14 +114,14 @@ impl RecordChange for PassedMark {
     }
 }
 
-/// How long a rewrite goes on.
+/// The bounds of a rewrite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RewriteLimit {
-    /// Until it is applied or cannot be: the owner of the key bounds it by its lease.
+    /// None: it runs until it is applied or cannot be. The owner of the key bounds it by its lease.
     UntilApplied,
-    /// For so many writes of other clients, and so many lost replies. Any other error ends it.
+    /// Limits for conflicts and lost replies. Any other error ends the rewrite.
     Bounded {
-        /// How often another client may have written the record first.
+        /// How often another client may write the record first.
         conflicts_max: u32,
         /// How often a reply may be lost.
         lost_max: u32,
@@ -133,9 +133,9 @@ pub enum RewriteLimit {
 pub enum Rewritten {
     /// This is stored now, since that revision.
     Stored(Bytes, Revision),
-    /// The key was deleted, or put again by another life of it.
+    /// The key was deleted, or put again as a later incarnation.
     Gone,
-    /// Other clients wrote it again and again.
+    /// Other clients wrote the record too often.
     Contended,
 }
 
@@ -162,9 +162,9 @@ pub struct Rewrite<C> {
 
 #[derive(Clone, Debug)]
 enum RewriteState {
-    /// The stored record is to be read.
+    /// The stored record must be read.
     Reading,
-    /// This is to be put over the record of that revision.
+    /// This record must be put over the one of that revision.
     Writing(Bytes, Revision),
 }
 
@@ -214,7 +214,7 @@ impl<C: RecordChange> Rewrite<C> {
     }
 }
 
-/// Takes one of what is left; false if nothing is.
+/// Counts down. Returns `false` at zero.
 fn count_down(left: &mut u32) -> bool {
     let is_left = *left > 0;
     *left = left.saturating_sub(1);
@@ -312,7 +312,8 @@ mod tests {
         CandidateRecord::decode(&store.get(&Get::key("k"), NOW).unwrap().pairs[0].value).unwrap()
     }
 
-    /// The leader tells another value while an operator requests that it resigns: both are kept.
+    /// The leader announces another value while an operator requests that it resigns: both are
+    /// kept.
     #[test]
     fn concurrent_write_is_kept() {
         let mut store = Keyspace::new(Limits::EMBEDDED);

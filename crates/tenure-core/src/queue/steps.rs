@@ -19,7 +19,8 @@ impl WaitQueue {
         self.counter
     }
 
-    /// A new key: in a queue without local waiters one that was used before, if no request for it can still be in flight.
+    /// Returns a new key. In a queue without local waiters it reuses one, if no request for it can
+    /// still be in flight.
     pub(super) fn new_key(&mut self, lease: LeaseId, rank: PriorityClass) -> QueueKey {
         if self.waiters.is_empty() {
             self.nonce_floor = self.nonce_floor();
@@ -53,10 +54,12 @@ impl WaitQueue {
         }
     }
 
-    /// What an enter must read. A shareable mode always reads, because it must know the modes of its predecessors.
+    /// Decides what an enter must read. A shareable mode always reads, because it needs the modes
+    /// of its predecessors.
     pub(super) fn lookup(&self, mode: LockMode, may_be_stored: bool) -> PredecessorLookup {
-        let has_company = !(self.index.queue.is_empty() && self.index.holding.is_empty());
-        if mode == LockMode::Exclusive && has_company {
+        let has_local_queue = !(self.index.queue.is_empty() && self.index.holding.is_empty());
+        if mode == LockMode::Exclusive && has_local_queue {
+            // A local waiter is before this one and passes the hold on: the enter only puts.
             PredecessorLookup::Skip
         } else if self.waiters.len() == 1 && !may_be_stored {
             // A waiter is forgotten only when its key is deleted, so no other local key is stored.
@@ -68,7 +71,9 @@ impl WaitQueue {
 
     pub(super) fn send_leave(&mut self, id: WaiterId, token: Option<Token>) {
         let epoch = RequestId(self.count());
-        let after = self.then(id);
+        let after = self.after_leave(id);
+        // The hold ends with this request. A retry must still name it, because the first reply may
+        // be lost.
         if let Some(waiter) = self.waiters.get_mut(&id)
             && let WaiterState::Holding { token, .. } = waiter.state
         {
@@ -82,8 +87,10 @@ impl WaitQueue {
         }
     }
 
-    /// What a release must read for local successors. Any choice is safe; too little costs the next waiter a read of its own.
-    fn then(&self, id: WaiterId) -> AfterLeave {
+    /// Decides what a release must read for local successors. Any choice is safe: a missing read
+    /// costs the next waiter one of its own.
+    fn after_leave(&self, id: WaiterId) -> AfterLeave {
+        // No local waiter can profit from a read.
         let Some(waiter) = self.waiters.get(&id).filter(|_| self.waiters.len() > 1) else {
             return AfterLeave::Nothing;
         };
@@ -102,7 +109,7 @@ impl WaitQueue {
             Some((token, next)) if next.predecessor() == Some(waiter.queue_key) && is_first => {
                 AfterLeave::Successor(next.queue_key, token)
             }
-            // It watches its predecessor.
+            // The next waiter watches its own predecessor, which is another key.
             Some((_, next))
                 if next.predecessor().is_some_and(|predecessor| predecessor != waiter.queue_key) =>
             {
@@ -113,13 +120,15 @@ impl WaitQueue {
     }
 
     pub(super) fn hold(&mut self, id: WaiterId, token: Token) {
-        self.change(id, WaiterState::Holding { token, look: PredecessorRead::Idle });
+        self.change(id, WaiterState::Holding { token, read: PredecessorRead::Idle });
         self.notices.push_back(QueueEvent::Held { id, token });
     }
 
-    /// Decides for each shareable waiter that the snapshot shows: it holds, waits, or is refused because it counts permits differently.
+    /// Decides for each shareable waiter in the snapshot: it holds, waits, or is refused because it
+    /// counts permits differently.
     ///
-    /// A snapshot that shows a waiter's key is at least as new as that key, so it shows every predecessor. Predecessors only become fewer.
+    /// A snapshot that contains a waiter's key is at least as new as that key, so it contains every
+    /// predecessor. Predecessors only become fewer.
     pub(super) fn admit(&mut self) {
         let mut holder_count = HolderCount::default();
         let mut decided = Vec::new();
@@ -133,6 +142,7 @@ impl WaitQueue {
         for (id, token, holds, in_use) in decided {
             let Some(waiter) = self.waiters.get_mut(&id) else { continue };
             match (waiter.mode, in_use) {
+                // A different permit count would make two waiters disagree on which keys hold.
                 (LockMode::Permit { of }, Some(in_use)) if of != in_use => {
                     (waiter.is_wanted, waiter.was_reported) = (false, true);
                     self.notices.push_back(QueueEvent::PermitsDiffer { id, requested: of, in_use });
@@ -147,26 +157,30 @@ impl WaitQueue {
         }
     }
 
-    /// A local key was deleted by another client, or with its lease.
+    /// Handles the delete of a local key by another client, or with its lease.
     pub(super) fn vanish(&mut self, id: WaiterId, now: Moment) {
         let Some(waiter) = self.waiters.get_mut(&id) else { return };
         let (queue_key, token) = (waiter.queue_key, waiter.token());
         let unsettled = waiter.unsettled;
         match waiter.state {
             WaiterState::Holding { .. } => self.lose(id, LossReason::Deleted),
-            // It held nothing, so only its turn is lost; if its lease ended, the reply to the next enter shows it.
+            // It did not hold, so only its turn is lost. If its lease ended, the reply to the next
+            // enter shows it.
             WaiterState::Waiting { .. } => self.move_to_new_key(id),
             // The reply to the request in flight decides.
             WaiterState::Entering { .. } | WaiterState::BackingOff { .. } | WaiterState::Leaving { .. } => {
                 return;
             }
         }
+        // A lost enter could put the deleted key again, and no waiter would ever leave it.
         self.settle_key(queue_key, unsettled, now);
         self.wake_successor(token, now);
     }
 
     pub(super) fn move_to_new_key(&mut self, id: WaiterId) {
         let Some(left) = self.waiters.get(&id).map(|waiter| waiter.queue_key) else { return };
+        // A new key, because a request for the old one may still be in flight and would delete or
+        // revive it.
         let queue_key = self.new_key(left.lease, left.rank());
         self.nonce_floor = self.nonce;
         self.queue_keys.remove(&left);
@@ -179,7 +193,7 @@ impl WaitQueue {
         self.send_enter(id);
     }
 
-    /// Makes sure that a lost enter of an abandoned key cannot be applied any more.
+    /// Ensures that a lost enter of an abandoned key cannot be applied any more.
     pub(super) fn settle_key(&mut self, queue_key: QueueKey, unsettled: Option<EnterGuard>, now: Moment) {
         let Some(unsettled) = unsettled else { return };
         let id = WaiterId(self.count());
@@ -190,17 +204,17 @@ impl WaitQueue {
         self.send_leave(id, None);
     }
 
-    /// The enter guard of a lease, as it was last seen.
+    /// Returns the enter guard of a lease, as it was last seen.
     pub(super) fn guard(&self, lease: LeaseId) -> EnterGuard {
         self.guards.get(&lease).copied().unwrap_or_default()
     }
 
-    /// The store returned the enter guard of a lease.
-    pub(super) fn see_guard(&mut self, lease: LeaseId, guard: EnterGuard) {
+    /// Records the enter guard of a lease that the store returned.
+    pub(super) fn record_guard(&mut self, lease: LeaseId, guard: EnterGuard) {
         self.guards.insert(lease, guard);
     }
 
-    /// The end of a waiter: reported as a loss if it still waited or held, otherwise as a release.
+    /// Ends a waiter: reported as a loss if it still waited or held, otherwise as a release.
     pub(super) fn lose(&mut self, id: WaiterId, why: LossReason) {
         let Some(waiter) = self.waiters.get(&id) else { return };
         let notice = if waiter.is_wanted {
@@ -212,19 +226,19 @@ impl WaitQueue {
         self.notices.extend(notice);
     }
 
-    /// The end of a waiter whose key was never stored.
+    /// Ends a waiter with a key that was never stored.
     pub(super) fn end(&mut self, id: WaiterId) {
         self.forget(id);
         self.notices.push_back(QueueEvent::Released { id, was_there: false });
     }
 
-    /// Forgets a waiter for whose key a request may still be in flight.
+    /// Removes a waiter while a request for its key may still be in flight.
     pub(super) fn abandon(&mut self, id: WaiterId) {
         self.nonce_floor = self.nonce;
         self.forget(id);
     }
 
-    /// Forgets a waiter whose key is certainly deleted.
+    /// Removes a waiter with a key that is certainly deleted.
     pub(super) fn forget(&mut self, id: WaiterId) {
         if let Some(waiter) = self.waiters.remove(&id) {
             self.index.remove(id, &waiter);
@@ -232,32 +246,35 @@ impl WaitQueue {
         }
     }
 
-    /// A local key was deleted. If the first key is local too, its waiter holds, or passes on in its turn; otherwise the successor reads or
-    /// watches its new predecessor.
+    /// Handles the delete of a local key. If the first key is local too, its waiter holds, or
+    /// passes on in its turn. Otherwise the successor reads or watches its new predecessor.
     pub(super) fn pass_on(
         &mut self,
         (queue_key, token): (QueueKey, Option<Token>),
         first: &[(QueueKey, Token)],
     ) {
         let behind = token.and_then(|token| self.index.queue.range(token..).next());
+        // The successor's predecessor is unknown now, and is read or set below.
         if let Some((_, &behind)) = behind {
             self.set_predecessor(behind, |predecessor| {
                 predecessor.filter(|&predecessor| predecessor != queue_key)
             });
         }
+        // Neighbours of one read stay neighbours: no key can enter between two others.
         for (earlier, later) in first.iter().zip(first.iter().skip(1)) {
             if let Some(&id) = self.queue_keys.get(&later.0) {
                 self.set_predecessor(id, |_| Some(earlier.0));
             }
         }
-        let ours =
+        let local =
             first.first().and_then(|(queue_key, token)| Some((*self.queue_keys.get(queue_key)?, *token)));
-        let Some((id, token)) = ours else { return };
+        let Some((id, token)) = local else { return };
         let Some(waiter) = self.waiters.get(&id) else { return };
         match waiter.state {
             WaiterState::Waiting { .. } => self.hold(id, token),
-            // The reply to its own enter is still in flight, and adds nothing. If the enter was sent twice, one of the requests
-            // may be applied after the key was left, and only the reply shows that.
+            // The reply to its own enter is still in flight and adds nothing. If the enter was sent
+            // twice, one of the requests may be applied after the key was left, and only the reply
+            // shows that.
             WaiterState::Entering { .. } if waiter.is_wanted && waiter.unsettled.is_none() => {
                 self.hold(id, token);
             }
@@ -277,13 +294,16 @@ impl WaitQueue {
         }
     }
 
-    /// The first local waiter has to know its predecessor, unless that one is local: then it passes on.
+    /// The first local waiter must know its predecessor, unless that one is local: then it passes
+    /// the hold on.
     fn check_first(&mut self, now: Moment) {
         let Some((&token, &id)) = self.index.queue.first_key_value() else { return };
         let Some(waiter) = self.waiters.get(&id) else { return };
-        let WaiterState::Waiting { predecessor: None, look: PredecessorRead::Idle, .. } = waiter.state else {
+        let WaiterState::Waiting { predecessor: None, read: PredecessorRead::Idle, .. } = waiter.state else {
             return;
         };
+        // A local key with a lower token is still stored or being deleted. Its reply passes the
+        // hold on or wakes this waiter.
         let is_older = |own: Option<Token>| own.is_some_and(|own| own < token);
         let mut holding = self.index.holding.iter().filter_map(|id| self.waiters.get(id));
         if !holding.any(|waiter| is_older(waiter.token()))
@@ -293,20 +313,21 @@ impl WaitQueue {
         }
     }
 
-    /// Whether a key is local and older than this token: then its successor is notified of its end without a watch.
+    /// Whether a key is local and older than this token. Then its successor learns of its delete
+    /// without a watch.
     pub(super) fn will_pass_on(&self, queue_key: QueueKey, token: Option<Token>) -> bool {
-        let ours = self.queue_keys.get(&queue_key).and_then(|id| self.waiters.get(id));
-        ours.and_then(|waiter| waiter.token()).is_some_and(|predecessor| Some(predecessor) < token)
+        let local = self.queue_keys.get(&queue_key).and_then(|id| self.waiters.get(id));
+        local.and_then(|waiter| waiter.token()).is_some_and(|predecessor| Some(predecessor) < token)
     }
 
-    /// The first local waiter, if this is its predecessor.
+    /// Returns the first local waiter, if this is its predecessor.
     pub(super) fn first_successor(&self, predecessor: QueueKey) -> Option<WaiterId> {
         let &id = self.index.queue.values().next()?;
         let waiter = self.waiters.get(&id)?;
         (waiter.predecessor() == Some(predecessor)).then_some(id)
     }
 
-    /// The next local waiter behind a deleted local key has to read.
+    /// Makes the next local waiter behind a deleted local key read.
     pub(super) fn wake_successor(&mut self, token: Option<Token>, now: Moment) {
         let Some(token) = token else { return };
         if let Some((_, &id)) = self.index.queue.range(token..).next() {
@@ -319,13 +340,14 @@ impl WaitQueue {
         self.change(id, waiter.reading_again(now));
     }
 
-    /// Whether a read is useful: only the first waiter can hold next, and a holder checks its own key.
+    /// Whether a read is useful: only the first waiter can hold next, and a holder reads its own
+    /// key.
     pub(super) fn may_read(&self, id: WaiterId) -> bool {
         self.index.holding.contains(&id) || self.index.queue.values().next() == Some(&id)
     }
 
     /// Sends the reads that are due.
-    pub(super) fn look(&mut self, now: Moment) {
+    pub(super) fn send_due_reads(&mut self, now: Moment) {
         self.check_first(now);
         let due = |id: &&WaiterId| {
             self.may_read(**id)
@@ -337,10 +359,10 @@ impl WaitQueue {
             let Some(waiter) = self.waiters.get(&id) else { continue };
             let (queue_key, predecessor, mut state) =
                 (waiter.queue_key, waiter.known_predecessor(), waiter.state);
-            if let WaiterState::Waiting { token, look, .. } | WaiterState::Holding { token, look } =
+            if let WaiterState::Waiting { token, read, .. } | WaiterState::Holding { token, read } =
                 &mut state
             {
-                *look = PredecessorRead::Sent { epoch, again: false };
+                *read = PredecessorRead::Sent { epoch, again: false };
                 self.actions.push_back(QueueOutput::ReadPredecessor {
                     id,
                     epoch,

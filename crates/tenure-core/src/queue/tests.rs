@@ -1,4 +1,4 @@
-//! Stories of queues, and queues in random worlds.
+//! Queues in known cases, and in random worlds.
 
 mod batches;
 mod first_holder;
@@ -24,7 +24,7 @@ fn lease(id: i64) -> LeaseId {
 }
 
 #[test]
-fn an_uncontended_place_holds_after_one_request_and_leaves_with_one() {
+fn uncontended_hold_needs_two_requests() {
     let mut world = QueueWorld::new(1);
     let id = world.enter(0, LockMode::Exclusive);
     world.settle();
@@ -36,7 +36,7 @@ fn an_uncontended_place_holds_after_one_request_and_leaves_with_one() {
 }
 
 #[test]
-fn the_places_of_one_process_follow_each_other_with_one_request_each_and_no_watch() {
+fn local_waiters_hand_off_with_one_request() {
     let mut world = QueueWorld::new(1);
     let waiters: Vec<WaiterId> = (0..5).map(|_| world.enter(0, LockMode::Exclusive)).collect();
     world.settle();
@@ -51,9 +51,10 @@ fn the_places_of_one_process_follow_each_other_with_one_request_each_and_no_watc
     assert_eq!(world.requests, [next, next, next, next, "leave"]);
 }
 
-/// Reading a queue costs the store time in proportion to its length, so it is read for many hand-offs at once.
+/// A read of the queue costs the store time in proportion to its length, so one read serves many
+/// hand-offs.
 #[test]
-fn a_line_that_was_read_once_says_for_many_hand_offs_who_is_next() {
+fn one_read_serves_many_handoffs() {
     let mut world = QueueWorld::new(1);
     let mut waiters = vec![world.enter(0, LockMode::Exclusive)];
     world.settle();
@@ -66,12 +67,12 @@ fn a_line_that_was_read_once_says_for_many_hand_offs_who_is_next() {
         world.settle();
     }
     let next = "leave to the next";
-    // Three are shown at a time.
+    // One read returns three keys in tests.
     assert_eq!(world.requests, ["leave and read", next, next, "leave and read", "leave"]);
 }
 
 #[test]
-fn only_the_first_of_a_process_asks_who_is_before_it() {
+fn only_first_local_waiter_reads_predecessor() {
     let mut world = QueueWorld::new(1);
     world.enter(0, LockMode::Exclusive);
     world.settle();
@@ -83,7 +84,7 @@ fn only_the_first_of_a_process_asks_who_is_before_it() {
 }
 
 #[test]
-fn whoever_stands_behind_one_that_said_it_holds_reads_only_its_own_place_when_that_is_gone() {
+fn successor_of_marked_holder_reads_own_key() {
     let mut world = QueueWorld::new(3);
     let first = world.enter(0, LockMode::Exclusive);
     world.settle();
@@ -93,39 +94,41 @@ fn whoever_stands_behind_one_that_said_it_holds_reads_only_its_own_place_when_th
     world.leave(0, first);
     world.settle();
     assert!(world.holds(1, second));
-    world.say_holding(1);
+    world.mark_holder(1);
     world.settle();
     world.requests.clear();
     world.leave(1, second);
     world.settle();
     assert!(world.holds(2, third));
-    assert_eq!(world.requests, ["leave", "look for itself"]);
+    assert_eq!(world.requests, ["leave", "read own key"]);
 }
 
-/// The key of a key is used again. It said that it holds in a turn that is over; in this one it waits like we do, and leaves.
+/// Keys are reused. The predecessor was marked as holder in an earlier hold; in this one it waits
+/// too, and leaves.
 #[test]
-fn what_a_place_said_in_an_earlier_turn_says_nothing_of_this_one() {
+fn holder_mark_of_earlier_hold_is_ignored() {
     let mut queue = WaitQueue::new(7);
     let id = queue.enter(lease(1), LockMode::Exclusive);
-    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!("it lookup to enter") };
+    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!("an enter") };
     let predecessor = QueueKey { lease: lease(2), nonce: 1 };
-    let stands = EnterReply::Stored { token: Token(Revision(9)), predecessor: Some(predecessor) };
-    queue.handle_entered(id, epoch, stands, 0.5, NOW);
+    let stored = EnterReply::Stored { token: Token(Revision(9)), predecessor: Some(predecessor) };
+    queue.handle_entered(id, epoch, stored, 0.5, NOW);
     queue.handle_holder(predecessor, Token(Revision(3)), Revision(4));
     queue.handle_gone(predecessor, Revision(10), NOW);
-    let asked = queue.poll_output();
+    let output = queue.poll_output();
     assert!(
-        matches!(asked, Some(QueueOutput::ReadPredecessor { predecessor: Predecessor::Nearest(_), .. })),
-        "{asked:?}"
+        matches!(output, Some(QueueOutput::ReadPredecessor { predecessor: Predecessor::Nearest(_), .. })),
+        "{output:?}"
     );
 }
 
-/// It was not asked who is before it, because one of ours was; that one has left before the answer came.
+/// It did not read its predecessor, because a local waiter was before it. That waiter left before
+/// the reply arrived.
 #[test]
-fn a_place_whose_company_has_left_looks_for_itself() {
+fn joined_waiter_reads_after_local_predecessor_left() {
     let mut queue = WaitQueue::new(7);
     let first = queue.enter(lease(1), LockMode::Exclusive);
-    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!("it lookup to enter") };
+    let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!("an enter") };
     queue.handle_entered(
         first,
         epoch,
@@ -135,12 +138,10 @@ fn a_place_whose_company_has_left_looks_for_itself() {
     );
     let second = queue.enter(lease(1), LockMode::Exclusive);
     let Some(QueueOutput::Enter { epoch, lookup: PredecessorLookup::Skip, .. }) = queue.poll_output() else {
-        panic!("it lookup to enter beside the first")
+        panic!("an enter that skips the read")
     };
     queue.leave(first, NOW);
-    let Some(QueueOutput::Leave { epoch: leaving, .. }) = queue.poll_output() else {
-        panic!("it lookup to leave")
-    };
+    let Some(QueueOutput::Leave { epoch: leaving, .. }) = queue.poll_output() else { panic!("a leave") };
     queue.handle_left(
         first,
         leaving,
@@ -156,12 +157,10 @@ fn a_place_whose_company_has_left_looks_for_itself() {
     ));
 }
 
-/// Stands alone, and leaves with this answer to the first request; says which key it had.
-fn a_turn(queue: &mut WaitQueue, answer: LeaveReply) -> QueueKey {
+/// Holds alone, and leaves with this reply to the first request. Returns the key.
+fn hold_once(queue: &mut WaitQueue, reply: LeaveReply) -> QueueKey {
     let id = queue.enter(lease(1), LockMode::Exclusive);
-    let Some(QueueOutput::Enter { epoch, queue_key, .. }) = queue.poll_output() else {
-        panic!("it lookup to enter")
-    };
+    let Some(QueueOutput::Enter { epoch, queue_key, .. }) = queue.poll_output() else { panic!("an enter") };
     queue.handle_entered(
         id,
         epoch,
@@ -170,39 +169,40 @@ fn a_turn(queue: &mut WaitQueue, answer: LeaveReply) -> QueueKey {
         NOW,
     );
     queue.leave(id, NOW);
-    let mut answer = Some(answer);
+    let mut reply = Some(reply);
     while let Some(QueueOutput::Leave { epoch, .. }) = queue.poll_output() {
         let gone = LeaveReply::Gone { was_there: true, first: Vec::new(), guard: None };
-        queue.handle_left(id, epoch, answer.take().unwrap_or(gone), 0.0, NOW);
+        queue.handle_left(id, epoch, reply.take().unwrap_or(gone), 0.0, NOW);
         queue.handle_time(NOW);
     }
     assert!(queue.is_empty());
     queue_key
 }
 
-/// Each key that was ever there costs etcd time, until its history is compacted.
+/// Each key that was ever stored costs etcd time until its history is compacted.
 #[test]
-fn who_locks_again_and_again_has_the_same_key_as_long_as_every_answer_is_certain() {
+fn key_is_reused_after_certain_replies() {
     let gone = || LeaveReply::Gone { was_there: true, first: Vec::new(), guard: None };
     let mut queue = WaitQueue::new(0);
-    let first = a_turn(&mut queue, gone());
-    assert_eq!(a_turn(&mut queue, gone()), first);
-    assert_eq!(a_turn(&mut queue, LeaveReply::NotDone), first, "nothing is under way");
-    assert_eq!(a_turn(&mut queue, LeaveReply::Unknown), first);
-    let second = a_turn(&mut queue, gone());
+    let first = hold_once(&mut queue, gone());
+    assert_eq!(hold_once(&mut queue, gone()), first);
+    assert_eq!(hold_once(&mut queue, LeaveReply::NotDone), first, "no request is in flight");
+    assert_eq!(hold_once(&mut queue, LeaveReply::Unknown), first);
+    let second = hold_once(&mut queue, gone());
     assert_ne!(second, first, "the lost request would delete it");
     let mut next = WaitQueue::default();
     next.begin(queue.nonce_floor(), queue.counter(), queue.guards());
-    assert_eq!(a_turn(&mut next, gone()), second);
+    assert_eq!(hold_once(&mut next, gone()), second);
 }
 
-/// Found by the simulator: all keys of a queue were lost with their lease while one was being entered, the next queue of that name counted
-/// its waiters from the same number, and the late reply made a waiter hold with the token of a key that was gone.
+/// Found by the simulator. All keys of a queue were lost with their lease while one was being
+/// entered. The next queue of that name counted its waiters from the same number, and the late
+/// reply made a waiter hold with the token of a deleted key.
 #[test]
-fn a_late_answer_to_a_former_line_is_no_answer_to_the_next() {
+fn late_reply_of_former_queue_is_ignored() {
     let mut former = WaitQueue::new(7);
     let lost = former.enter(lease(1), LockMode::Exclusive);
-    let Some(QueueOutput::Enter { epoch, .. }) = former.poll_output() else { panic!("it lookup to enter") };
+    let Some(QueueOutput::Enter { epoch, .. }) = former.poll_output() else { panic!("an enter") };
     former.handle_lease_lost(lease(1), NOW);
     assert!(former.is_empty());
     let mut next = WaitQueue::default();
@@ -215,30 +215,30 @@ fn a_late_answer_to_a_former_line_is_no_answer_to_the_next() {
         0.5,
         NOW,
     );
-    assert!(next.poll_event().is_none(), "nobody was told that it holds");
+    assert!(next.poll_event().is_none(), "no waiter holds");
 }
 
-/// A stranger's key between two of ours: the second must not hold when the first leaves.
+/// Another client's key between two local ones: the second must not hold when the first leaves.
 #[test]
-fn a_place_behind_a_stranger_of_whom_it_does_not_know_waits_for_him() {
+fn waiter_behind_unknown_foreign_key_waits() {
     let mut world = QueueWorld::new(2);
     let first = world.enter(0, LockMode::Exclusive);
     world.settle();
-    let stranger = world.enter(1, LockMode::Exclusive);
+    let foreign = world.enter(1, LockMode::Exclusive);
     world.settle();
     let second = world.enter(0, LockMode::Exclusive);
     world.settle();
     assert_eq!(world.requests.last(), Some(&"join"));
     world.leave(0, first);
     world.settle();
-    assert!(world.holds(1, stranger) && !world.holds(0, second));
-    world.leave(1, stranger);
+    assert!(world.holds(1, foreign) && !world.holds(0, second));
+    world.leave(1, foreign);
     world.settle();
     assert!(world.holds(0, second));
 }
 
 #[test]
-fn a_release_wakes_exactly_one_of_a_hundred_processes() {
+fn release_wakes_one_process_of_hundred() {
     let mut world = QueueWorld::new(100);
     let waiters: Vec<WaiterId> = (0..100).map(|process| world.enter(process, LockMode::Exclusive)).collect();
     world.settle();
@@ -247,20 +247,20 @@ fn a_release_wakes_exactly_one_of_a_hundred_processes() {
         world.requests.clear();
         world.leave(process, waiters[process]);
         world.settle();
-        assert_eq!(world.requests, ["leave", "look"], "one leaves, one reads");
+        assert_eq!(world.requests, ["leave", "read"], "one leaves, one reads");
         assert!(world.holds(process + 1, waiters[process + 1]));
     }
 }
 
 #[test]
-fn a_waiter_whose_lease_is_revoked_is_told_at_once_and_never_holds() {
+fn waiter_with_revoked_lease_never_holds() {
     let mut world = QueueWorld::new(2);
     let first = world.enter(0, LockMode::Exclusive);
     let second = world.enter(1, LockMode::Exclusive);
     world.settle();
     world.revoke(1);
     world.settle();
-    assert!(world.is_lost(1, second), "its holder has not moved");
+    assert!(world.is_lost(1, second), "before the holder leaves");
     world.leave(0, first);
     world.settle();
     assert!(!world.holds(1, second));
@@ -268,12 +268,12 @@ fn a_waiter_whose_lease_is_revoked_is_told_at_once_and_never_holds() {
 }
 
 #[test]
-fn a_waiter_whose_place_is_deleted_stands_in_line_again() {
+fn waiter_with_deleted_key_enters_again() {
     let mut world = QueueWorld::new(2);
     let first = world.enter(0, LockMode::Exclusive);
     let second = world.enter(1, LockMode::Exclusive);
     world.settle();
-    world.delete_place_of(1, second);
+    world.delete_key_of(1, second);
     world.settle();
     assert_eq!(world.queue_keys(), 2);
     world.leave(0, first);
@@ -282,22 +282,22 @@ fn a_waiter_whose_place_is_deleted_stands_in_line_again() {
 }
 
 #[test]
-fn a_holder_whose_place_is_deleted_is_told() {
+fn holder_with_deleted_key_is_lost() {
     let mut world = QueueWorld::new(1);
     let id = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.delete_place_of(0, id);
+    world.delete_key_of(0, id);
     world.settle();
     assert!(world.is_lost(0, id));
 }
 
 #[test]
-fn an_enter_whose_answer_is_lost_holds_one_place_and_leaves_none() {
+fn ambiguous_enter_keeps_one_key() {
     let mut world = QueueWorld::new(1);
-    world.fate = RequestFault::LosesAnswer;
+    world.fault = RequestFault::LosesReply;
     let id = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fate = RequestFault::Works;
+    world.fault = RequestFault::Works;
     world.pass(Duration::from_secs(3));
     assert!(world.holds(0, id));
     assert_eq!(world.queue_keys(), 1);
@@ -305,43 +305,39 @@ fn an_enter_whose_answer_is_lost_holds_one_place_and_leaves_none() {
     world.settle();
     assert_eq!(world.queue_keys(), 0);
     world.pass(Duration::from_secs(30));
-    assert!(world.queues[0].is_empty(), "nobody reads after it for ever");
+    assert!(world.queues[0].is_empty(), "reads end with the waiter");
 }
 
 #[test]
-fn a_place_that_was_given_up_while_it_was_asked_for_leaves_nothing() {
-    for fate in [RequestFault::Works, RequestFault::NotDone, RequestFault::LosesAnswer, RequestFault::Late] {
+fn key_left_during_enter_is_deleted() {
+    for fault in [RequestFault::Works, RequestFault::NotDone, RequestFault::LosesReply, RequestFault::Late] {
         let mut world = QueueWorld::new(1);
-        world.fate = fate;
+        world.fault = fault;
         let id = world.enter(0, LockMode::Exclusive);
         world.leave(0, id);
         world.settle();
-        world.fate = RequestFault::Works;
-        world.arrive();
+        world.fault = RequestFault::Works;
+        world.apply_late();
         world.pass(Duration::from_secs(30));
-        assert_eq!(world.queue_keys(), 0, "{fate:?}");
-        assert!(world.queues[0].is_empty() && !world.holds(0, id), "{fate:?}");
+        assert_eq!(world.queue_keys(), 0, "{fault:?}");
+        assert!(world.queues[0].is_empty() && !world.holds(0, id), "{fault:?}");
     }
 }
 
-/// Otherwise a release during a change of leader would look like a lock that was taken away.
+/// Otherwise a release during a change of etcd's leader would look like a lost lock.
 #[test]
-fn a_place_that_is_gone_after_a_leave_without_an_answer_counts_as_left() {
+fn missing_key_after_ambiguous_leave_counts_released() {
     for (first, was_there) in [(LeaveReply::Unknown, true), (LeaveReply::NotDone, false)] {
         let mut queue = WaitQueue::new(7);
         let id = queue.enter(lease(1), LockMode::Exclusive);
-        let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else {
-            panic!("it lookup to enter")
-        };
+        let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!("an enter") };
         let token = Token(Revision(5));
         queue.handle_entered(id, epoch, EnterReply::Stored { token, predecessor: None }, 0.5, NOW);
         queue.leave(id, NOW);
-        let Some(QueueOutput::Leave { epoch, .. }) = queue.poll_output() else {
-            panic!("it lookup to leave")
-        };
+        let Some(QueueOutput::Leave { epoch, .. }) = queue.poll_output() else { panic!("a leave") };
         queue.handle_left(id, epoch, first, 0.5, NOW);
         queue.handle_time(NOW + Duration::from_secs(60));
-        let Some(QueueOutput::Leave { epoch, .. }) = queue.poll_output() else { panic!("it lookup again") };
+        let Some(QueueOutput::Leave { epoch, .. }) = queue.poll_output() else { panic!("a second leave") };
         queue.handle_left(
             id,
             epoch,
@@ -349,31 +345,31 @@ fn a_place_that_is_gone_after_a_leave_without_an_answer_counts_as_left() {
             0.5,
             NOW,
         );
-        let told = std::iter::from_fn(|| queue.poll_event()).last();
+        let event = std::iter::from_fn(|| queue.poll_event()).last();
         assert!(
-            matches!(told, Some(QueueEvent::Released { was_there: told, .. }) if told == was_there),
-            "{told:?}"
+            matches!(event, Some(QueueEvent::Released { was_there: reported, .. }) if reported == was_there),
+            "{event:?}"
         );
     }
 }
 
 #[test]
-fn a_leave_is_asked_again_until_the_store_has_said_that_the_place_is_gone() {
+fn leave_is_retried_until_confirmed() {
     let mut world = QueueWorld::new(2);
     let first = world.enter(0, LockMode::Exclusive);
     let second = world.enter(1, LockMode::Exclusive);
     world.settle();
-    world.fate = RequestFault::NotDone;
+    world.fault = RequestFault::NotDone;
     world.leave(0, first);
     world.pass(Duration::from_secs(5));
     assert!(!world.holds(1, second) && world.queue_keys() == 2);
-    world.fate = RequestFault::Works;
+    world.fault = RequestFault::Works;
     world.pass(Duration::from_secs(3));
     assert!(world.holds(1, second));
 }
 
 #[test]
-fn what_the_store_refuses_is_told_and_forgotten() {
+fn refused_enter_is_reported_and_removed() {
     let mut queue = WaitQueue::new(0);
     let id = queue.enter(lease(1), LockMode::Exclusive);
     let Some(QueueOutput::Enter { epoch, .. }) = queue.poll_output() else { panic!() };
@@ -384,16 +380,16 @@ fn what_the_store_refuses_is_told_and_forgotten() {
 }
 
 #[test]
-fn an_answer_to_an_older_question_changes_nothing() {
+fn reply_to_older_request_changes_nothing() {
     let mut queue = WaitQueue::new(0);
     let id = queue.enter(lease(1), LockMode::Exclusive);
-    let stands = EnterReply::Stored { token: Token(Revision(5)), predecessor: None };
-    queue.handle_entered(id, RequestId(999), stands, 0.0, NOW);
+    let stored = EnterReply::Stored { token: Token(Revision(5)), predecessor: None };
+    queue.handle_entered(id, RequestId(999), stored, 0.0, NOW);
     assert!(queue.poll_event().is_none());
 }
 
 #[test]
-fn readers_hold_together_and_a_writer_waits_for_all_of_them() {
+fn readers_share_and_writer_waits() {
     let mut world = QueueWorld::new(4);
     let readers: Vec<WaiterId> = (0..2).map(|process| world.enter(process, LockMode::Shared)).collect();
     world.settle();
@@ -415,7 +411,7 @@ fn readers_hold_together_and_a_writer_waits_for_all_of_them() {
 }
 
 #[test]
-fn three_permits_are_held_by_three_and_passed_on_in_order() {
+fn permits_pass_in_queue_order() {
     let mode = LockMode::Permit { of: NonZeroU32::new(3).unwrap() };
     let mut world = QueueWorld::new(6);
     let waiters: Vec<WaiterId> = (0..6)
@@ -439,17 +435,18 @@ fn three_permits_are_held_by_three_and_passed_on_in_order() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Lost, late and failed requests, answers out of order, keys deleted and leases revoked by strangers.
+    /// Lost, late and failed requests, replies out of order, keys deleted and leases revoked by
+    /// other clients.
     #[test]
-    fn in_random_worlds_one_holds_and_everybody_comes_to_an_end(
+    fn random_faults_keep_one_holder(
         processes in 1..4_usize,
         script in prop::collection::vec(any::<u16>(), 1..250),
     ) {
         let mut world = QueueWorld::new(processes);
-        for throw in script {
-            world.happen(throw);
+        for random in script {
+            world.step(random);
             world.check_holders();
         }
-        world.come_to_an_end();
+        world.run_to_end();
     }
 }

@@ -1,12 +1,14 @@
-//! Hands a hold to a waiter further behind, without a moment in which no process holds.
+//! Hands a hold to a waiter further behind, with no moment without a holder.
 //!
 //! A key cannot be moved forward: its create revision is its token, and tokens only grow. So one transaction deletes every key before the
 //! heir: the holder's, and those between. The waiters between held nothing; they enter the queue again, with larger tokens.
 //!
-//! A key that enters meanwhile is behind the heir, so the list of keys between can only be too long, never too short.
+//! A key that enters after the read is behind the heir, so the list of keys between can only be too
+//! long, never too short.
 //!
-//! **Invariant** (G4): each transaction requires the create revisions of both the holder and the heir. Neither ever comes back, so a
-//! request that was taken for lost and is applied after a later one changes nothing.
+//! **Invariant** (G4): each transaction requires the create revisions of both the holder and the
+//! heir. Neither ever returns, so a request with a lost reply that is applied after a later one
+//! changes nothing.
 
 use std::collections::VecDeque;
 
@@ -37,7 +39,7 @@ pub struct Transfer {
     at: Timestamp,
     /// The keys that are still to be deleted, those of the last transaction at the end; none before the queue was read.
     chunks: Option<VecDeque<Vec<Bytes>>>,
-    /// Whether a request whose reply was lost may have deleted the holder's key.
+    /// Whether a request with a lost reply may have deleted the holder's key.
     may_be_applied: bool,
 }
 
@@ -46,9 +48,10 @@ pub struct Transfer {
 pub enum Transferred {
     /// The heir is the first of the queue, since the very revision at which the holder's key was deleted.
     Done,
-    /// The holder's key was not there any more. Nothing changed.
+    /// The holder's key was already deleted. Nothing changed.
     HolderGone,
-    /// The heir's key is not there any more, so nothing changes, also not later. The holder still holds.
+    /// The heir's key was deleted, so no request changes anything, now or later. The holder still
+    /// holds.
     HeirGone,
 }
 
@@ -64,7 +67,7 @@ impl Transfer {
         Transfer { requests, queue, holder, heir, at, chunks: None, may_be_applied: false }
     }
 
-    /// The keys between the holder and the heir, as transactions.
+    /// Splits the keys between the holder and the heir into transactions.
     fn plan(&self, page: &crate::kv::Page) -> VecDeque<Vec<Bytes>> {
         let is_between = |key: &Bytes| {
             queue_key_of(&self.queue, key)
@@ -98,13 +101,13 @@ impl Transfer {
         }
     }
 
-    /// Which of the two keys was not there.
+    /// Decides which of the two keys was missing.
     fn refused(&self, reply: StoreReply) -> Result<Transferred, StoreError> {
         let page = reply.into_page()?;
         let holds = page.pairs.first().is_some_and(|pair| pair.created == self.holder.1.0);
         Ok(match (holds, self.may_be_applied) {
             (true, _) => Transferred::HeirGone,
-            // This transfer deleted it, with a request whose reply was lost.
+            // An earlier request of this transfer deleted it; its reply was lost.
             (false, true) => Transferred::Done,
             (false, false) => Transferred::HolderGone,
         })
@@ -121,7 +124,8 @@ impl Transfer {
 }
 
 impl Exchange for Transfer {
-    /// An error is one that no retry can mend: then it is not known whether an earlier request will still be applied.
+    /// An error is one that no retry can mend: it is then unknown whether an earlier request will
+    /// still be applied.
     type Output = Result<Transferred, StoreError>;
 
     fn request(&self) -> StoreRequest {

@@ -23,7 +23,8 @@ pub(super) struct Waiter {
     pub was_shown: bool,
     /// Whether the reply to a leave was lost.
     pub may_have_left: bool,
-    /// The guard of the newest enter whose reply was lost: it may have put the key, or may still do so until the guard changes.
+    /// The guard of the newest enter with a lost reply: the enter may have put the key, or may
+    /// still do so until the guard changes.
     pub unsettled: Option<EnterGuard>,
     /// The token of its hold, once it leaves.
     pub held: Option<Token>,
@@ -36,31 +37,31 @@ pub(super) struct Waiter {
 pub(super) enum WaiterState {
     /// An enter is in flight.
     Entering { epoch: RequestId, guard: EnterGuard },
-    /// The key is not known to be stored; the enter is retried then.
+    /// The key is not known to be stored. The enter is retried at `until`.
     BackingOff { until: Moment },
     /// The key is stored, behind a predecessor.
-    Waiting { token: Token, predecessor: Option<QueueKey>, look: PredecessorRead },
+    Waiting { token: Token, predecessor: Option<QueueKey>, read: PredecessorRead },
     /// The key is stored, without a predecessor.
-    Holding { token: Token, look: PredecessorRead },
+    Holding { token: Token, read: PredecessorRead },
     /// A leave is in flight, or retried later.
     Leaving { token: Option<Token>, next: NextRequest },
 }
 
-/// When the next request is sent.
+/// The state of the next request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NextRequest {
     /// It is in flight.
     Sent { epoch: RequestId },
-    /// Then.
+    /// It is sent at this time.
     At(Moment),
 }
 
-/// Whether the key and its predecessor have to be read.
+/// Whether the key and its predecessor must be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PredecessorRead {
     /// Nothing has happened since the last read.
     Idle,
-    /// From then on, once a read is useful.
+    /// A read is needed from this time on, once it is useful.
     NeededAt(Moment),
     /// A read is in flight; `again` if something has happened since.
     Sent { epoch: RequestId, again: bool },
@@ -83,7 +84,7 @@ impl Waiter {
         }
     }
 
-    /// A key without a caller, whose lost enter has to be settled.
+    /// Creates a key without a caller, to settle a lost enter of it.
     pub(super) fn ownerless(queue_key: QueueKey, unsettled: EnterGuard, now: Moment) -> Waiter {
         let state = WaiterState::Leaving { token: None, next: NextRequest::At(now) };
         Waiter {
@@ -102,12 +103,12 @@ impl Waiter {
         }
     }
 
-    /// Whether a request that was taken for lost may have put the key.
+    /// Whether an enter with a lost reply may have put the key.
     pub(super) fn may_be_stored(&self) -> bool {
         self.unsettled.is_some()
     }
 
-    /// When to retry after a failure.
+    /// Backs off after a failure. Returns when to retry.
     pub(super) fn back_off(&mut self, jitter: f64, now: Moment) -> Moment {
         now + self.backoff.after_failure(now, jitter, None)
     }
@@ -116,7 +117,7 @@ impl Waiter {
         self.backoff.reset();
     }
 
-    /// The predecessor, if it is known.
+    /// Returns the predecessor, if it is known.
     pub(super) fn predecessor(&self) -> Option<QueueKey> {
         match self.state {
             WaiterState::Waiting { predecessor, .. } => predecessor,
@@ -127,7 +128,7 @@ impl Waiter {
         }
     }
 
-    /// What is known of the predecessor.
+    /// Returns what is known of the predecessor.
     pub(super) fn known_predecessor(&self) -> Predecessor {
         match (self.state, self.predecessor()) {
             (WaiterState::Holding { .. }, _) => Predecessor::None,
@@ -137,11 +138,11 @@ impl Waiter {
         }
     }
 
-    /// The same state, in which the last read is out of date.
+    /// Returns the same state with an outdated read.
     pub(super) fn reading_again(&self, now: Moment) -> WaiterState {
         let mut state = self.state;
-        if let WaiterState::Waiting { look, .. } | WaiterState::Holding { look, .. } = &mut state {
-            *look = match *look {
+        if let WaiterState::Waiting { read, .. } | WaiterState::Holding { read, .. } = &mut state {
+            *read = match *read {
                 PredecessorRead::Idle => PredecessorRead::NeededAt(now),
                 PredecessorRead::NeededAt(at) => PredecessorRead::NeededAt(at.min(now)),
                 PredecessorRead::Sent { epoch, .. } => PredecessorRead::Sent { epoch, again: true },
@@ -153,8 +154,8 @@ impl Waiter {
     /// When a read is due.
     pub(super) fn read_at(&self) -> Option<Moment> {
         match self.state {
-            WaiterState::Waiting { look: PredecessorRead::NeededAt(at), .. }
-            | WaiterState::Holding { look: PredecessorRead::NeededAt(at), .. } => Some(at),
+            WaiterState::Waiting { read: PredecessorRead::NeededAt(at), .. }
+            | WaiterState::Holding { read: PredecessorRead::NeededAt(at), .. } => Some(at),
             WaiterState::Waiting { .. }
             | WaiterState::Holding { .. }
             | WaiterState::Entering { .. }
@@ -185,9 +186,9 @@ pub(super) struct WaiterIndex {
     /// Waiters with a shareable mode.
     pub shareable: BTreeMap<Token, WaiterId>,
     pub holding: BTreeSet<WaiterId>,
-    /// The waiters that have to read their predecessor, when their turn has come.
+    /// The waiters that must read their predecessor, once they are the first.
     pub reads: BTreeSet<WaiterId>,
-    /// The waiters that send another request, and when.
+    /// The waiters with a request due later, by time.
     pub due: BTreeSet<(Moment, WaiterId)>,
 }
 

@@ -1,22 +1,23 @@
-//! How a session behaves: what its owner may choose.
+//! The configuration of a session.
 
 use std::time::Duration;
 
 use crate::backoff::Backoff;
 
-/// How a session behaves.
+/// The configuration of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionConfig {
-    /// The TTL of keys that do not ask for another.
+    /// The TTL of keys and users that do not choose one.
     pub ttl: Duration,
-    /// How long to wait before asking for a new lease again.
+    /// The backoff between requests for a new lease.
     pub retry: Backoff,
-    /// How many keys share a lease. Revoking a lease is one blocking transaction of the store, so this bounds how long everybody waits.
+    /// How many keys share a lease. The store revokes a lease in one blocking transaction, so this
+    /// bounds how long all other requests wait for it.
     pub keys_per_lease: usize,
 }
 
 impl SessionConfig {
-    /// What sessions do unless told otherwise.
+    /// The defaults of a session.
     pub const DEFAULT: SessionConfig =
         SessionConfig { ttl: Duration::from_secs(15), retry: Backoff::DEFAULT, keys_per_lease: 1_000 };
 }

@@ -1,10 +1,13 @@
-//! One lease of a session, through all its incarnations: what it needs next.
+//! One lease of a session, through all its incarnations: its state and its next request.
 //!
-//! **Invariant**: `wanted` and `members` only name keys whose entry is in this slot; `leaving` and `moving` name none of them.
+//! **Invariant**: `wanted` and `members` only contain keys registered in this slot; `leaving` and
+//! `moving` contain none of them.
 //!
-//! **Invariant**: an answer whose epoch is not the one noted here is ignored; losing the lease forgets them all.
+//! **Invariant**: only the reply to the request stored here is handled; losing the lease
+//! clears all of them.
 //!
-//! **Invariant**: a lease is not given up while it is lent, or while a key that moves to another lease still hangs on it.
+//! **Invariant**: a lease is not released while it has users, or while a key that moves to another
+//! lease is still under it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,48 +24,50 @@ use crate::time::Moment;
 
 use super::{LeaseUserId, SessionStatus};
 
-/// The first wait of a rescue: about one round trip, so that a broken connection costs nothing but itself.
+/// The first backoff after a failed renewal: about one round trip, so that one broken connection
+/// costs no validity.
 const RESCUE_FIRST: Duration = Duration::from_millis(50);
 
-/// The longest wait of a rescue; a quarter of the TTL if that is shorter.
+/// The longest backoff between renewals; a quarter of the TTL if that is shorter.
 const RESCUE_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 pub(super) struct LeaseSlot {
     pub phase: SlotPhase,
-    /// The keys that belong here.
+    /// The keys registered in this slot.
     pub members: BTreeSet<Bytes>,
-    /// Those of them that are to be put.
+    /// The members that must be put.
     pub wanted: BTreeSet<Bytes>,
-    /// Keys that do not belong here any more and may be in the store.
+    /// Keys no longer registered here that may be in the store.
     pub leaving: BTreeSet<Bytes>,
-    /// Keys that belong to another slot now and are not yet stored there.
+    /// Keys registered in another slot by now and not yet stored there.
     pub moving: BTreeSet<Bytes>,
-    /// Those who have the lease that is held.
+    /// The users of the held lease.
     pub users: BTreeSet<LeaseUserId>,
-    /// Those who wait for one.
+    /// The users that wait for a lease.
     pub waiting_users: BTreeSet<LeaseUserId>,
     pub renewing: Option<RequestId>,
     pub putting: Option<(RequestId, LeaseId)>,
     pub deleting: Option<RequestId>,
     timing: Timing,
-    /// Leases that are lost to us and perhaps not yet to the store: ended when every key has moved.
+    /// Leases that are lost here and may still exist in the store: revoked when every key has
+    /// moved.
     former: Vec<LeaseId>,
-    /// Why the last lease was lost, until there is another.
+    /// The cause of the last loss, until the next lease.
     lost: Option<LossReason>,
     pub was_held: bool,
-    /// Since when something fails here, and how often it did.
+    /// The failures in a row of this slot.
     pub failures: Option<FailureStreak>,
-    /// Before asking for a new lease again.
+    /// Between requests for a new lease.
     regrant: BackoffState,
-    /// Before renewing again.
+    /// Between renewals.
     rescue: BackoffState,
-    /// Before putting or deleting again.
+    /// Between puts or deletes.
     rewrite: BackoffState,
     paused_until: Option<Moment>,
 }
 
-/// Something fails.
+/// Failures in a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailureStreak {
     pub since: Moment,
@@ -71,15 +76,15 @@ pub(super) struct FailureStreak {
 
 #[derive(Clone, Debug)]
 pub(super) enum SlotPhase {
-    /// No lease, and none is being asked for.
+    /// No lease, and no grant in flight.
     Empty { until: Option<Moment> },
-    /// A lease was asked for.
+    /// A grant is in flight.
     Requesting { epoch: RequestId },
     /// A lease is held.
     Held(HeldLease),
 }
 
-/// A lease that is held.
+/// The lease of a slot.
 #[derive(Clone, Debug)]
 pub(super) struct HeldLease {
     pub lease: LeaseId,
@@ -114,7 +119,7 @@ impl LeaseSlot {
         }
     }
 
-    /// How long to wait while a lease may still be alive.
+    /// The backoff while a lease may still be valid.
     pub(super) fn rescue(ttl: Duration, retry: Backoff) -> Backoff {
         Backoff {
             growth: Growth::Exponential,
@@ -125,12 +130,12 @@ impl LeaseSlot {
         }
     }
 
-    /// Whether keys and loans with this TTL may be added.
+    /// Whether keys and users with this TTL may be added.
     pub(super) fn accepts(&self, ttl: Duration) -> bool {
         self.timing.ttl() == ttl
     }
 
-    /// How many keys and loans share the lease.
+    /// How many keys and users share the lease.
     pub(super) fn load(&self) -> usize {
         self.members.len() + self.users.len() + self.waiting_users.len()
     }
@@ -154,17 +159,17 @@ impl LeaseSlot {
         self.held_lease().map_or(self.timing.ttl(), |held_lease| held_lease.ttl)
     }
 
-    /// All leases whose keys are ours.
+    /// All leases under which a key is this session's.
     pub(super) fn own_leases(&self) -> impl Iterator<Item = LeaseId> {
         self.lease().into_iter().chain(self.former.iter().copied())
     }
 
-    /// Whether something of ours may be in the store.
+    /// Whether keys of this slot may be in the store.
     pub(super) fn may_have_stored(&self) -> bool {
         self.own_leases().next().is_some()
     }
 
-    /// Nothing is wanted here any more; what may be in the store has to go.
+    /// Clears the members. Those that may be stored are deleted next.
     pub(super) fn clear_members(&mut self) {
         let members = std::mem::take(&mut self.members);
         self.wanted.clear();
@@ -175,16 +180,16 @@ impl LeaseSlot {
         }
     }
 
-    pub(super) fn is_asking(&self, request: RequestId) -> bool {
+    pub(super) fn is_granting(&self, request: RequestId) -> bool {
         matches!(self.phase, SlotPhase::Requesting { epoch } if epoch == request)
     }
 
-    /// Whether anybody needs a lease here.
+    /// Whether a key or a user needs a lease here.
     pub(super) fn needs_lease(&self) -> bool {
         self.load() > 0
     }
 
-    /// Takes a grant; false if it came too late to be of use.
+    /// Takes a granted lease. Returns `false` if the reply came too late for the lease to be valid.
     pub(super) fn hold(&mut self, grant: Grant, incarnation: u64, now: Moment) -> bool {
         let hold = KeepAlive::begin(self.timing, grant.asked_at, grant.ttl, now);
         if !hold.is_valid(now) {
@@ -198,49 +203,50 @@ impl LeaseSlot {
         true
     }
 
-    /// Notes a failure; says how often something failed here since all was well.
+    /// Counts a failure. Returns the number of failures since the slot last worked.
     pub(super) fn fails(&mut self, now: Moment) -> u32 {
         let failures = self.failures.get_or_insert(FailureStreak { since: now, attempts: 0 });
         failures.attempts = failures.attempts.saturating_add(1);
         failures.attempts
     }
 
-    /// Waits before asking for a lease again; says how long.
+    /// Backs off before the next grant. Returns the delay.
     pub(super) fn wait(&mut self, jitter: f64, now: Moment) -> Duration {
         let delay = self.regrant.after_failure(now, jitter, None);
         self.phase = SlotPhase::Empty { until: Some(now + delay) };
         delay
     }
 
-    /// Waits before putting or deleting again; says how long.
+    /// Backs off before the next put or delete. Returns the delay.
     pub(super) fn pause(&mut self, jitter: f64, now: Moment) -> Duration {
         let delay = self.rewrite.after_failure(now, jitter, None);
         self.paused_until = Some(now + delay);
         delay
     }
 
-    /// Putting and deleting work.
+    /// Resets the backoff of puts and deletes.
     pub(super) fn writes_well(&mut self) {
         self.rewrite.reset();
     }
 
-    /// Stops waiting.
+    /// Ends all backoffs.
     pub(super) fn wake(&mut self, now: Moment) {
         self.paused_until = None;
         if let SlotPhase::Empty { until } = &mut self.phase {
             *until = None;
         }
+        // The store is reachable: a renewal after a full backoff could come too late for the lease.
         if let SlotPhase::Held(held_lease) = &mut self.phase {
             held_lease.hold.renew_now(now);
         }
     }
 
-    /// Whether something waits that the store's return would let go on.
+    /// Whether requests have failed, so that one may wait for a backoff.
     pub(super) fn is_waiting(&self) -> bool {
         self.failures.is_some()
     }
 
-    /// The answer to a renewal.
+    /// Handles the reply to a renewal.
     pub(super) fn renewed(
         &mut self,
         epoch: RequestId,
@@ -288,8 +294,8 @@ impl LeaseSlot {
         is_current
     }
 
-    /// The store does not know this lease any more.
-    pub(super) fn gone(&mut self, lost: LeaseId) {
+    /// Records that the store does not have this lease any more.
+    pub(super) fn handle_lease_not_found(&mut self, lost: LeaseId) {
         if let SlotPhase::Held(held_lease) = &mut self.phase
             && held_lease.lease == lost
         {
@@ -297,7 +303,7 @@ impl LeaseSlot {
         }
     }
 
-    /// Notices that the lease is over; says which and why, once.
+    /// Returns the lease that has ended since the last call, with the cause.
     pub(super) fn check(&mut self, now: Moment) -> Option<(LeaseId, LossReason)> {
         if !self.is_paused(now) {
             self.paused_until = None;
@@ -305,10 +311,13 @@ impl LeaseSlot {
         let held_lease = self.held_lease()?;
         let KeepAliveState::Ended(end) = held_lease.hold.state(now) else { return None };
         let lease = held_lease.lease;
-        // Also a lease that the store calls gone: its keys may still be there for a moment, and they are ours.
+        // Also a lease that the store no longer has: its keys may still be in the store for a
+        // moment, and they are this session's.
         self.former.push(lease);
         self.lost = Some(end);
         self.phase = SlotPhase::Empty { until: None };
+        // Requests in flight belong to the lost lease. Clearing their ids makes their late replies
+        // count for nothing.
         self.renewing = None;
         self.putting = None;
         self.deleting = None;
@@ -335,7 +344,8 @@ impl LeaseSlot {
     }
 
     pub(super) fn wants_delete(&self, now: Moment) -> bool {
-        // With the last key the lease goes too, and takes what is left with it.
+        // If this was the last key, the lease is revoked, and the store deletes the remaining keys
+        // with it.
         let is_kept = self.needs_lease() || !self.moving.is_empty();
         self.lease().is_some()
             && self.is_idle()
@@ -344,8 +354,9 @@ impl LeaseSlot {
             && !self.is_paused(now)
     }
 
-    /// Gives up leases that nobody needs any more.
+    /// Takes the leases that are no longer needed. The caller revokes them.
     pub(super) fn take_unneeded_leases(&mut self) -> Vec<LeaseId> {
+        // A put or delete in flight may still use the lease. Its reply calls this again.
         if !self.is_idle() {
             return Vec::new();
         }
@@ -358,13 +369,15 @@ impl LeaseSlot {
                 self.was_held = false;
                 released.push(lease);
             }
+        // All keys are stored under the new lease and nothing waits for deletion: the lost leases
+        // protect nothing any more.
         } else if self.lease().is_some() && self.wanted.is_empty() && self.leaving.is_empty() {
             released.append(&mut self.former);
         }
         released
     }
 
-    /// Nothing is held, nothing is wanted, nothing is under way.
+    /// Whether the slot has no lease, no key, no user and no request in flight.
     pub(super) fn is_done(&self) -> bool {
         matches!(self.phase, SlotPhase::Empty { .. })
             && !self.needs_lease()
@@ -377,7 +390,7 @@ impl LeaseSlot {
         self.lease().is_some() && self.is_idle() && is_quiet && self.waiting_users.is_empty()
     }
 
-    /// Forgets trouble that is over.
+    /// Clears the failures when the slot works again.
     pub(super) fn heal(&mut self, now: Moment) {
         let is_sound =
             self.held_lease().is_some_and(|held_lease| held_lease.hold.state(now) == KeepAliveState::Healthy);
@@ -422,12 +435,12 @@ impl LeaseSlot {
     }
 }
 
-/// What came of a renewal.
+/// The outcome of a renewal.
 pub(super) enum RenewalOutcome {
-    /// The lease lives on.
+    /// The lease was renewed.
     Well { lease: LeaseId, remained: Duration },
-    /// It is tried again.
+    /// The renewal is retried.
     Failed { next: Duration },
-    /// It changes nothing, or ends the lease.
+    /// The reply is late, or the lease has ended.
     Late,
 }

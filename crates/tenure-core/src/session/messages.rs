@@ -1,4 +1,4 @@
-//! What crosses between a session's machine and its driver: wishes to the store, outcomes, notices. All closed.
+//! Messages between a session's machine and its driver: requests to the store, outcomes, events.
 
 use std::time::Duration;
 
@@ -12,54 +12,54 @@ use crate::time::Moment;
 
 use super::{LeaseSlotId, LeaseUserId, PutMode, RegistrationId};
 
-/// What the driver must do. Every answer comes back with the epoch of its question.
+/// A request to the store. Each reply comes back with the id of its request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SessionOutput {
-    /// Ask for a lease.
+    /// Grants a lease.
     Grant {
-        /// For this slot.
+        /// The slot of the lease.
         slot: LeaseSlotId,
-        /// The question.
+        /// The request.
         epoch: RequestId,
-        /// With this TTL.
+        /// The TTL.
         ttl: Duration,
     },
-    /// Renew a lease.
+    /// Renews a lease.
     Renew {
-        /// Of this slot.
+        /// The slot of the lease.
         slot: LeaseSlotId,
-        /// The question.
+        /// The request.
         epoch: RequestId,
         /// The lease.
         lease: LeaseId,
     },
-    /// Put keys under a lease, each only if it is absent, ours, or may be overwritten.
+    /// Puts keys under a lease, each only if it is absent, this session's, or may be overwritten.
     Put {
-        /// Of this slot.
+        /// The slot of the keys.
         slot: LeaseSlotId,
-        /// The question.
+        /// The request.
         epoch: RequestId,
-        /// Under this lease.
+        /// The lease.
         lease: LeaseId,
-        /// A key on one of these is ours.
+        /// A key under one of these leases is this session's.
         own_leases: Vec<LeaseId>,
         /// The keys.
         entries: Vec<KeyPut>,
     },
-    /// Delete keys that hang on one of our leases, and leave all others alone.
+    /// Deletes the keys that are under one of this session's leases.
     Delete {
-        /// Of this slot.
+        /// The slot of the keys.
         slot: LeaseSlotId,
-        /// The question.
+        /// The request.
         epoch: RequestId,
-        /// A key on one of these is ours.
+        /// A key under one of these leases is this session's.
         own_leases: Vec<LeaseId>,
         /// The keys.
         keys: Vec<Bytes>,
     },
-    /// End a lease that nobody needs any more.
+    /// Revokes a lease.
     Revoke {
-        /// The question.
+        /// The request.
         epoch: RequestId,
         /// The lease.
         lease: LeaseId,
@@ -73,184 +73,186 @@ pub struct KeyPut {
     pub key: Bytes,
     /// Its value.
     pub value: Bytes,
-    /// Whom it may replace.
+    /// Which existing key it may replace.
     pub mode: PutMode,
-    /// For the answer.
+    /// The registration, for the reply.
     pub registration: RegistrationId,
 }
 
-/// What came of putting or deleting one key.
+/// The outcome of a put or delete of one key.
 #[derive(Clone, Debug)]
 pub enum KeyOutcome {
-    /// It was done, at this revision.
+    /// Applied, at this revision.
     Done(Revision),
-    /// Somebody else had the key at this revision of the store.
+    /// Another client had the key at this revision of the store.
     Taken(Revision),
-    /// It can never be done.
+    /// Rejected for good: a retry cannot succeed.
     Refused(StoreError),
-    /// It was not done, or nobody knows: try again.
+    /// Not applied, or ambiguous: the machine retries.
     Failed,
 }
 
-/// What those who use the session are told.
+/// What the session reports to its owner.
 #[derive(Clone, Debug)]
 pub enum SessionEvent {
     /// The key is in the store under a valid lease.
     Registered {
         /// The key.
         key: Bytes,
-        /// The wish that is fulfilled.
+        /// The registration that is complete.
         registration: RegistrationId,
-        /// Under this lease.
+        /// The lease it is under.
         lease: LeaseId,
-        /// Since this revision.
+        /// The revision of the put.
         revision: Revision,
         /// The TTL that the store granted to the lease.
         ttl: Duration,
     },
-    /// The key will not be registered.
+    /// The registration has ended without success.
     Refused {
         /// The key.
         key: Bytes,
-        /// The wish that is not fulfilled.
+        /// The registration that has ended.
         registration: RegistrationId,
-        /// Why; none if somebody else has the key.
+        /// The error of the store; none if another client has the key.
         why: Option<StoreError>,
     },
-    /// Somebody else has put the key. It is still wanted, and comes back when they leave.
+    /// Another client has put the key. The key stays registered, and is put again when the other
+    /// client deletes it.
     Taken {
         /// The key.
         key: Bytes,
     },
-    /// The key was deleted behind our back and is being put back.
+    /// Another client deleted the key. It is being put again.
     Missing {
         /// The key.
         key: Bytes,
     },
-    /// The key is not in the store any more, as was asked.
+    /// The key was unregistered and is no longer in the store.
     Unregistered {
         /// The key.
         key: Bytes,
     },
-    /// A lease is lent; see [`Session::request_lease`](super::Session::lend).
+    /// A lease is ready for a user; see [`Session::request_lease`](super::Session::request_lease).
     LeaseReady(LeaseInfo),
-    /// Whoever has this loan must stop and give it back: the session is closing, and its lease is not ended before.
+    /// The session is closing. The user must stop and call
+    /// [`Session::release_lease`](super::Session::release_lease); the lease is kept until then.
     ReleaseRequested {
-        /// The loan.
+        /// The user.
         user: LeaseUserId,
     },
-    /// A lease could not be kept; everything that relied on it must stop.
+    /// A lease was lost. All that relied on it must stop.
     Lost {
         /// The lease.
         lease: LeaseId,
-        /// Why.
+        /// The cause.
         why: LossReason,
-        /// The loans that ended with it.
+        /// The users that ended with it.
         users: Vec<LeaseUserId>,
     },
     /// A lease was granted.
     Granted {
         /// The lease.
         lease: LeaseId,
-        /// Which incarnation of the session it belongs to.
+        /// The incarnation of the session that it belongs to.
         incarnation: u64,
     },
     /// A lease was renewed.
     Renewed {
         /// The lease.
         lease: LeaseId,
-        /// How long it was still valid when the renewal was acknowledged.
+        /// How long it was still valid when the reply to the renewal arrived.
         remained: Duration,
     },
-    /// Something failed and is tried again.
+    /// A request failed and will be retried.
     Failing {
-        /// What was tried.
+        /// The operation.
         what: SessionOperation,
-        /// The lease that is held, if one is.
+        /// The lease of the slot, if one is held.
         lease: Option<LeaseId>,
-        /// How often in a row the session's worst lease has failed since it last was well.
+        /// How many failures in a row the session's worst lease has had since it last worked.
         attempt: u32,
-        /// How long until the next try.
+        /// The backoff until the retry.
         next: Duration,
-        /// Whether it is the first failure of this trouble, or their number has doubled.
+        /// Whether to log it: it is the first failure in a row, or their number has doubled.
         is_worth_logging: bool,
     },
-    /// After trouble every lease is held and every key is where it should be.
+    /// After failures, every lease is held and every key is stored.
     Recovered {
-        /// How often it had failed.
+        /// How many failures there were.
         attempts: u32,
-        /// How long it took.
+        /// How long they lasted.
         after: Duration,
     },
-    /// Everything is unregistered and every lease ended.
+    /// All keys are unregistered and all leases have ended.
     Closed,
 }
 
-/// What was tried.
+/// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SessionOperation {
-    /// A new lease was asked for.
+    /// The grant of a new lease.
     Grant,
-    /// A lease was to be renewed.
+    /// The renewal of a lease.
     Renewal,
-    /// Keys were to be put.
+    /// A put of keys.
     Put,
-    /// Keys were to be deleted.
+    /// A delete of keys.
     Delete,
 }
 
-/// A lease of the session's, lent for keys that others put under it themselves.
+/// A lease of the session, for keys that a user puts under it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseInfo {
-    /// The loan.
+    /// The user.
     pub user: LeaseUserId,
-    /// The one lease that it is bound to.
+    /// The lease that the user is bound to.
     pub lease: LeaseId,
-    /// Which incarnation of the session the lease belongs to.
+    /// The incarnation of the session that the lease belongs to.
     pub incarnation: u64,
     /// The TTL that the store granted.
     pub ttl: Duration,
-    /// Until when it may be relied upon, if nothing is renewed.
+    /// When its validity ends if it is not renewed.
     pub valid_until: Moment,
 }
 
-/// What a session that does not end by itself would leave in the store.
+/// What a session would leave in the store if it ended without closing.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Unreleased {
-    /// Leases that may live.
+    /// Leases that may still exist.
     pub leases: usize,
-    /// Keys that may be there.
+    /// Keys that may still exist.
     pub keys: usize,
-    /// Loans that were not given back.
+    /// Users that have not released their lease.
     pub users: usize,
-    /// How long until the leases end by themselves, if the store is up.
+    /// How long until the leases expire, if the store is available.
     pub within: Duration,
 }
 
-/// Whether the store still knew the lease that a request named.
+/// Whether the store still had the lease that a request named.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeaseLookup {
-    /// It did.
+    /// It had.
     Yes,
-    /// It did not: the lease is over.
+    /// It had not: the lease has ended.
     No,
 }
 
-/// How a session stands; a later one is worse.
+/// The status of a session. A later variant is worse.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SessionStatus {
-    /// Nothing is held, nothing is wanted.
+    /// No lease is held and none is needed.
     Idle,
-    /// Every lease is renewed and answered.
+    /// Every lease is held and its last renewal succeeded.
     Live,
-    /// Renewals fail since then; still valid.
+    /// Renewals have failed for some time; the leases are still valid.
     Suspect {
-        /// Since when.
+        /// The time of the first failure.
         since: Moment,
     },
-    /// A lease is wanted and not held.
+    /// A lease is needed and not held.
     Lost {
-        /// Why; none if it was never held.
+        /// The cause; none if the lease was never held.
         why: Option<LossReason>,
     },
 }

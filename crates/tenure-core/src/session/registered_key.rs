@@ -1,9 +1,9 @@
-//! One key that somebody wants registered: where it stands between wish and store.
+//! One registered key: what is known of it in the store.
 //!
-//! Answers and sightings come on two roads, and either may be first. So an entry keeps the newest sighting, and an answer that is
-//! older than it does not hide it.
+//! Replies and watched changes arrive independently, in any order. The newest observation is kept,
+//! so that an older reply does not hide it.
 //!
-//! **Invariant**: of two things known about the key, the one with the larger revision counts.
+//! **Invariant**: of two facts about the key, the one with the larger revision counts.
 
 use bytes::Bytes;
 
@@ -11,18 +11,18 @@ use crate::revision::Revision;
 
 use super::{LeaseSlotId, RegistrationId};
 
-/// Whom a put may replace.
+/// Which existing key a put may replace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PutMode {
-    /// Anybody.
+    /// Any key.
     Overwrite,
-    /// Nobody but ourselves: the wish is refused if somebody else has the key.
+    /// Only a key of this session: the registration is refused if another client has the key.
     Create,
-    /// Nobody but ourselves; if somebody else has the key, it is left to them.
+    /// Only a key of this session. If another client has the key, it is left alone.
     Restore,
 }
 
-/// A wanted key.
+/// A registered key.
 #[derive(Clone, Debug)]
 pub(super) struct RegisteredKey {
     pub value: Bytes,
@@ -30,9 +30,9 @@ pub(super) struct RegisteredKey {
     pub slot: LeaseSlotId,
     pub registration: RegistrationId,
     pub location: KeyLocation,
-    /// Whether the key was once stored; from then on nobody is overwritten.
+    /// Whether the key was stored once. From then on no other client's key is overwritten.
     was_stored: bool,
-    /// The newest sighting of the key.
+    /// The newest observation of the key.
     observed: Option<(Revision, KeyObservation)>,
 }
 
@@ -93,12 +93,13 @@ impl RegisteredKey {
         }
     }
 
-    /// Whom the next put may replace: the wish's own mode once, then nobody.
+    /// Which existing key the next put may replace: the registration's mode once, then only an own
+    /// key.
     pub(super) fn put_mode(&self) -> PutMode {
         if self.was_stored { PutMode::Restore } else { self.mode }
     }
 
-    /// A put was acknowledged. What was seen since counts more.
+    /// Records an acknowledged put. A newer observation counts more.
     pub(super) fn stored(&mut self, revision: Revision) {
         self.was_stored = true;
         self.location = match self.observed_since(revision) {
@@ -108,7 +109,7 @@ impl RegisteredKey {
         };
     }
 
-    /// A put found somebody else's key. They may have left since.
+    /// Records a put that found another client's key. That key may be deleted since.
     pub(super) fn found_taken(&mut self, revision: Revision) {
         self.location = match self.observed_since(revision) {
             None => KeyLocation::Taken(revision),
@@ -119,7 +120,7 @@ impl RegisteredKey {
         };
     }
 
-    /// The key was seen.
+    /// Records an observation of the key.
     pub(super) fn observe(&mut self, revision: Revision, observation: KeyObservation) -> KeyChange {
         if self.observed.is_some_and(|(observed, _)| observed >= revision) {
             return KeyChange::None;
@@ -127,7 +128,7 @@ impl RegisteredKey {
         self.observed = Some((revision, observation));
         let known = match self.location {
             KeyLocation::Stored(since) | KeyLocation::Taken(since) => since,
-            // The answer that is under way decides, and looks at what was seen.
+            // The reply in flight decides, together with this observation.
             KeyLocation::Wanted | KeyLocation::Putting => return KeyChange::None,
         };
         if revision <= known {

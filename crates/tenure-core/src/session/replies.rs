@@ -1,6 +1,7 @@
-//! What a session learns from the answers to its questions.
+//! Replies to the requests of a session.
 //!
-//! Each answer is first preceded by a look at the clock: an answer that comes after the end of a lease must find the lease lost.
+//! Each reply first advances the clock: a reply that arrives after the end of a lease must find the
+//! lease lost.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::{
 };
 
 impl Session {
-    /// The answer to [`SessionOutput::Grant`](super::Action::Grant).
+    /// Handles the reply to [`SessionOutput::Grant`](super::SessionOutput::Grant).
     pub fn handle_granted(
         &mut self,
         id: LeaseSlotId,
@@ -30,8 +31,8 @@ impl Session {
     ) {
         self.lapse(now);
         let others_hold = self.slots.iter().any(|(&other, slot)| other != id && slot.lease().is_some());
-        let Some(slot) = self.slots.get_mut(&id).filter(|slot| slot.is_asking(epoch)) else {
-            // Nobody waits for it any more.
+        let Some(slot) = self.slots.get_mut(&id).filter(|slot| slot.is_granting(epoch)) else {
+            // The slot no longer waits for this grant. The lease exists, so it is revoked.
             if let Ok(grant) = answer {
                 self.end_lease(grant.id, grant.ttl, Vec::new(), now);
             }
@@ -39,19 +40,23 @@ impl Session {
         };
         match answer {
             Ok(grant) => {
-                // Another lease beside those that are held is growth; everything else is a new beginning.
+                // A further lease beside held ones is growth. Any other grant starts a new
+                // incarnation.
                 let is_growth = others_hold && !slot.was_held;
                 let incarnation = self.incarnation + u64::from(!is_growth);
                 if slot.needs_lease() && slot.hold(*grant, incarnation, now) {
                     self.incarnation = incarnation;
                     self.notices.push_back(SessionEvent::Granted { lease: grant.id, incarnation });
+                    // Users are served only now: before the grant there is no lease that they could
+                    // put keys under.
                     let waited: Vec<LeaseUserId> = slot.waiting_users.iter().copied().collect();
                     slot.users.append(&mut slot.waiting_users);
                     for user in waited {
                         self.notices.extend(self.lease_info(user).map(SessionEvent::LeaseReady));
                     }
                 } else {
-                    // Too late, or for nobody.
+                    // The reply came too late for the lease to be valid, or no key and no user
+                    // needs it.
                     slot.wait(jitter, now);
                     self.end_lease(grant.id, grant.ttl, Vec::new(), now);
                 }
@@ -64,14 +69,15 @@ impl Session {
         self.advance(now);
     }
 
-    /// A grant was asked for and its answer lost: nobody will use it, but it may exist.
+    /// Handles a grant with an ambiguous outcome: the lease is not used, but may exist, and is
+    /// revoked.
     pub fn handle_ambiguous_grant(&mut self, lease: LeaseId, ttl: Duration, now: Moment) {
         self.lapse(now);
         self.end_lease(lease, ttl, Vec::new(), now);
         self.advance(now);
     }
 
-    /// The answer to [`SessionOutput::Renew`](super::Action::Renew).
+    /// Handles the reply to [`SessionOutput::Renew`](super::SessionOutput::Renew).
     pub fn handle_renewed(
         &mut self,
         id: LeaseSlotId,
@@ -84,7 +90,7 @@ impl Session {
         let Some(slot) = self.slots.get_mut(&id) else { return };
         match slot.renewed(epoch, answer, jitter, now) {
             RenewalOutcome::Well { lease, remained } => {
-                self.notices.push_back(SessionEvent::Renewed { lease, remained })
+                self.notices.push_back(SessionEvent::Renewed { lease, remained });
             }
             RenewalOutcome::Failed { next } => self.fails(id, SessionOperation::Renewal, next, now),
             RenewalOutcome::Late => self.lapse(now),
@@ -92,7 +98,8 @@ impl Session {
         self.advance(now);
     }
 
-    /// The answer to [`SessionOutput::Put`](super::Action::Put): what came of each key, and whether the store still knows the lease.
+    /// Handles the reply to [`SessionOutput::Put`](super::SessionOutput::Put): the outcome of each
+    /// key, and whether the store still has the lease.
     pub fn handle_put(
         &mut self,
         id: LeaseSlotId,
@@ -104,11 +111,13 @@ impl Session {
     ) {
         self.lapse(now);
         let Some(slot) = self.slots.get_mut(&id) else { return };
-        // Nobody asks any more if the lease was lost meanwhile: then every key is wanted again, under another one.
+        // The request was dropped if the lease was lost since. Then every key is put again, under
+        // another lease.
         let Some(under) = slot.answered_put(epoch) else { return };
         let mut any_failed = false;
         for (key, registration, outcome) in outcomes {
-            // A key that was unregistered or registered anew while this was under way is another wish's business.
+            // The key may have been unregistered or registered again since. This reply is not about
+            // that registration.
             if self
                 .entries
                 .get(&key)
@@ -120,6 +129,8 @@ impl Session {
         if lease == LeaseLookup::No {
             self.handle_lease_not_found(under, now);
         } else if any_failed && let Some(slot) = self.slots.get_mut(&id) {
+            // All keys of one slot share a backoff. A pause for each key would send a request for
+            // each.
             let next = slot.pause(jitter, now);
             self.fails(id, SessionOperation::Put, next, now);
         } else if let Some(slot) = self.slots.get_mut(&id) {
@@ -128,7 +139,7 @@ impl Session {
         self.advance(now);
     }
 
-    /// What came of one key; true if it has to be tried again.
+    /// Handles the outcome of one key. Returns whether it must be retried.
     fn handle_put_of(
         &mut self,
         id: LeaseSlotId,
@@ -141,6 +152,8 @@ impl Session {
         let Some(slot) = self.slots.get_mut(&id) else { return false };
         let registration = entry.registration;
         match outcome {
+            // A transaction of the batch was applied, but another one found no lease. Then the key
+            // is gone with the lease, and is handled as failed below.
             KeyOutcome::Done(revision) if lease == LeaseLookup::Yes => {
                 entry.stored(revision);
                 match entry.location {
@@ -160,10 +173,13 @@ impl Session {
                 self.has_moved(&key);
                 false
             }
+            // A registration with `Create` ends on a foreign key, also when the session itself put
+            // the key before and lost it.
             KeyOutcome::Taken(_) if entry.mode == PutMode::Create => {
                 self.refuse(id, key, registration, None);
                 false
             }
+            // Another client has the key. A newer observation may already show that it was deleted.
             KeyOutcome::Taken(observed) => {
                 entry.found_taken(observed);
                 if entry.location == KeyLocation::Wanted {
@@ -200,14 +216,15 @@ impl Session {
         self.notices.push_back(SessionEvent::Refused { key, registration, why });
     }
 
-    /// A key that moved from another slot is where it belongs.
+    /// Removes a key that moved from the slots that it left.
     fn has_moved(&mut self, key: &Bytes) {
         for slot in self.slots.values_mut() {
             slot.moving.remove(key);
         }
     }
 
-    /// The answer to [`SessionOutput::Delete`](super::Action::Delete): what came of each key.
+    /// Handles the reply to [`SessionOutput::Delete`](super::SessionOutput::Delete): the outcome of
+    /// each key.
     pub fn handle_deleted(
         &mut self,
         id: LeaseSlotId,
@@ -217,6 +234,8 @@ impl Session {
         now: Moment,
     ) {
         self.lapse(now);
+        // A reply after a loss is ignored: the loss dropped the request, and the next delete names the
+        // remaining keys again.
         let Some(slot) = self.slots.get_mut(&id).filter(|slot| slot.deleting == Some(epoch)) else { return };
         slot.answered_delete(epoch);
         let mut any_failed = false;
@@ -239,7 +258,8 @@ impl Session {
         self.advance(now);
     }
 
-    /// The answer to [`SessionOutput::Revoke`](super::Action::Revoke). A lease that cannot be revoked is tried again until its time is over.
+    /// Handles the reply to [`SessionOutput::Revoke`](super::SessionOutput::Revoke). A failed
+    /// revocation is retried until the lease has expired.
     pub fn handle_revoked(
         &mut self,
         lease: LeaseId,
@@ -250,7 +270,7 @@ impl Session {
     ) {
         self.lapse(now);
         let Some(revoking_lease) =
-            self.revoking.get_mut(&lease).filter(|revoking_lease| revoking_lease.is_asking(epoch))
+            self.revoking.get_mut(&lease).filter(|revoking_lease| revoking_lease.is_in_flight(epoch))
         else {
             return;
         };

@@ -1,9 +1,12 @@
-//! The store requests of a session for its keys, and what their replies mean. Leases are granted, renewed and revoked by their own calls.
+//! The transactions of a session for its keys, and the meaning of their replies. Grants, renewals
+//! and revocations are calls of their own.
 //!
-//! Keys travel in transactions as large as the store takes. Keys that may overwrite need no condition. Keys that may not are put together
-//! if all are absent; otherwise the reply shows which exist, and each is put by itself, under the condition that makes it this session's.
+//! Keys travel in transactions as large as the store allows. Keys that may overwrite need no
+//! condition. The others are put together if all are absent; otherwise the reply shows which exist,
+//! and each is put alone, under the condition that it is this session's.
 //!
-//! **Invariant** (G4): a key of another client is neither replaced nor deleted, unless its registration says that it may be overwritten.
+//! **Invariant** (G4): a key of another client is neither replaced nor deleted, unless its
+//! registration allows overwriting.
 
 use std::sync::Arc;
 
@@ -17,12 +20,13 @@ use crate::limits::Limits;
 use crate::revision::Revision;
 use crate::txn::{Comparison, Condition, Field, LeaseChoice, Op, OpReply, Txn, TxnReply};
 
-/// What a condition or a read adds to the bytes of a put, beside its key.
+/// The bytes that a condition or a read adds to a put, besides its key.
 const CLAUSE_BYTES: usize = 32;
 
-/// The largest request in which this one key is ever put: what fits into it fits into all.
+/// The largest transaction in which this key is ever put. If the store accepts it, it accepts all
+/// others.
 pub fn largest_put(key: &Bytes, value: &Bytes) -> Txn {
-    // A lease of any number takes the same space.
+    // The lease id has the same size for every lease.
     let put = Op::Put { key: key.clone(), value: value.clone(), lease: LeaseChoice::Detach };
     Txn { otherwise: vec![Op::get(key.clone())], ..Txn::new() }.when(Condition::absent(key.clone())).then(put)
 }
@@ -30,9 +34,9 @@ pub fn largest_put(key: &Bytes, value: &Bytes) -> Txn {
 /// The result of a put.
 #[derive(Clone, Debug)]
 pub struct PutReply {
-    /// For each key.
+    /// The outcome of each key.
     pub outcomes: Vec<(Bytes, RegistrationId, KeyOutcome)>,
-    /// Whether the store still knew the lease.
+    /// Whether the store still had the lease.
     pub lease: LeaseLookup,
     /// The last error.
     pub error: Option<StoreError>,
@@ -65,7 +69,7 @@ impl PutReply {
 #[derive(Clone, Debug)]
 pub struct PutRequest {
     lease: LeaseId,
-    /// A key on one of these is this session's.
+    /// A key under one of these leases is this session's.
     own_leases: Arc<[LeaseId]>,
     entries: Vec<KeyPut>,
 }
@@ -75,7 +79,7 @@ pub struct PutRequest {
 pub enum PutProgress {
     /// The reply is complete.
     Done(PutReply),
-    /// Some key exists: each is put by itself.
+    /// Some key exists: each is put alone.
     Each(PutEach),
 }
 
@@ -88,11 +92,14 @@ impl PutRequest {
         limits: &Limits,
     ) -> Vec<PutRequest> {
         let own_leases: Arc<[LeaseId]> = own_leases.into();
-        // Keys that may overwrite need no condition; one that may not would fail the others of its transaction.
+        // Keys that may overwrite need no condition. A key with a condition would fail the whole
+        // transaction for them.
         entries.sort_by_key(|entry| entry.mode != PutMode::Overwrite);
         let mut groups: Vec<Vec<KeyPut>> = Vec::new();
         let mut bytes = 0;
         for entry in entries {
+            // The key travels up to three times: in the put, in its condition and in the read of
+            // the other branch.
             let size = CLAUSE_BYTES + entry.value.len() + 3 * (CLAUSE_BYTES + entry.key.len());
             let fits = groups.last().is_some_and(|group| {
                 group.len() < limits.txn_ops_max
@@ -155,7 +162,7 @@ impl PutRequest {
 pub struct PutEach {
     entries: Vec<KeyPut>,
     txns: Vec<Txn>,
-    /// The keys that another client has.
+    /// The outcomes of the keys that another client has.
     reply: PutReply,
 }
 
@@ -165,6 +172,8 @@ impl PutEach {
         let mut each = PutEach { entries: Vec::new(), txns: Vec::new(), reply: PutReply::default() };
         for (entry, result) in entries.into_iter().zip(observed.results) {
             let condition = match found(result) {
+                // The condition repeats what was read: another client may put or delete the key
+                // between the two requests.
                 None => Condition::absent(entry.key.clone()),
                 Some(pair) => match pair.lease.filter(|lease| own_leases.contains(lease)) {
                     Some(own) => is_under(entry.key.clone(), own),
@@ -200,7 +209,7 @@ impl PutEach {
         for (entry, reply) in self.entries.into_iter().zip(replies) {
             let outcome = match reply {
                 Ok(reply) if reply.succeeded => KeyOutcome::Done(reply.revision),
-                // It changed between the two requests: the machine tries again later.
+                // The key changed between the two requests: the machine retries later.
                 Ok(_) => KeyOutcome::Failed,
                 Err(StoreError::LeaseNotFound) => {
                     whole.lease = LeaseLookup::No;
@@ -220,13 +229,14 @@ impl PutEach {
 /// The result of a delete.
 #[derive(Clone, Debug)]
 pub struct DeleteReply {
-    /// For each key.
+    /// The outcome of each key.
     pub outcomes: Vec<(Bytes, KeyOutcome)>,
     /// The last error.
     pub error: Option<StoreError>,
 }
 
-/// Deletes keys that are under one of this session's leases. A key of another client is left alone, and that is no failure.
+/// Deletes the keys that are under one of this session's leases. A key of another client is left
+/// alone, and that is no failure.
 #[derive(Clone, Debug)]
 pub struct DeleteRequest {
     own_leases: Vec<LeaseId>,
@@ -242,7 +252,8 @@ impl DeleteRequest {
 
     /// The next transactions, each with a reply of its own; none if all were sent.
     ///
-    /// Transactions that travel together must not touch each other's keys, so each lease has its own round. Nearly always there is one.
+    /// Transactions of one batch must not touch the same key, so each lease has its own batch.
+    /// Nearly always there is one lease.
     pub fn txns(&self) -> Option<Vec<Txn>> {
         let lease = *self.own_leases.last()?;
         let delete = |(key, _): &(Bytes, KeyOutcome)| {
@@ -268,7 +279,7 @@ impl DeleteRequest {
     }
 }
 
-/// What can never be done is refused; the machine retries everything else.
+/// Maps an error that no retry can mend to a refusal. The machine retries all others.
 fn refusal(error: StoreError) -> KeyOutcome {
     match error {
         StoreError::Invalid(_) | StoreError::Denied(_) => KeyOutcome::Refused(error),

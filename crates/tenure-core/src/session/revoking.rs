@@ -1,6 +1,7 @@
-//! A lease that nobody needs any more, until the store has ended it or its time is surely over.
+//! A lease that is no longer needed, until the store has revoked it or it has surely expired.
 //!
-//! **Invariant**: it is never renewed again, so trying to revoke it need not go on for ever.
+//! **Invariant**: the lease is never renewed again, so the retries of the revocation are bounded by
+//! its TTL.
 
 use std::time::Duration;
 
@@ -12,12 +13,12 @@ use crate::time::Moment;
 
 #[derive(Clone, Debug)]
 pub(super) struct RevokingLease {
-    /// Keys that are gone when it is.
+    /// Keys that are deleted with the lease.
     pub keys: Vec<Bytes>,
-    asking: Option<RequestId>,
+    in_flight: Option<RequestId>,
     retry_at: Option<Moment>,
     backoff: BackoffState,
-    /// When it is over even if the last renewal was received now.
+    /// When it has expired, even if the store received the last renewal just now.
     over_at: Moment,
 }
 
@@ -25,35 +26,35 @@ impl RevokingLease {
     pub(super) fn new(ttl: Duration, keys: Vec<Bytes>, retry: Backoff, now: Moment) -> RevokingLease {
         RevokingLease {
             keys,
-            asking: None,
+            in_flight: None,
             retry_at: None,
             backoff: BackoffState::new(retry),
             over_at: now + ttl,
         }
     }
 
-    /// Whether to ask for the revocation now.
+    /// Whether the revocation is due.
     pub(super) fn wants_revoke(&self, now: Moment) -> bool {
-        self.asking.is_none() && self.retry_at.is_none_or(|at| at <= now)
+        self.in_flight.is_none() && self.retry_at.is_none_or(|at| at <= now)
     }
 
-    pub(super) fn asked(&mut self, epoch: RequestId) {
-        self.asking = Some(epoch);
+    pub(super) fn sent(&mut self, epoch: RequestId) {
+        self.in_flight = Some(epoch);
         self.retry_at = None;
     }
 
-    pub(super) fn is_asking(&self, request: RequestId) -> bool {
-        self.asking == Some(request)
+    pub(super) fn is_in_flight(&self, request: RequestId) -> bool {
+        self.in_flight == Some(request)
     }
 
-    /// The revocation failed: true if it is tried again.
+    /// Records a failed revocation. Returns whether to retry.
     pub(super) fn failed(&mut self, jitter: f64, now: Moment) -> bool {
-        self.asking = None;
+        self.in_flight = None;
         self.retry_at = Some(now + self.backoff.after_failure(now, jitter, None));
         now < self.over_at
     }
 
-    /// The store answers again.
+    /// Ends the backoff, because the store is reachable again.
     pub(super) fn wake(&mut self) {
         self.retry_at = None;
     }
@@ -62,7 +63,7 @@ impl RevokingLease {
         self.retry_at
     }
 
-    /// How long until it is over in any case.
+    /// How long until it has expired at the latest.
     pub(super) fn remaining(&self, now: Moment) -> Duration {
         self.over_at.remaining(now)
     }

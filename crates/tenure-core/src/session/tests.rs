@@ -1,4 +1,4 @@
-//! Sessions against the store's own machine, in virtual time: first the stories, then stories that nobody thought of.
+//! Sessions on the in-memory store model, in virtual time: known cases, then random ones.
 
 mod lease_users;
 mod races;
@@ -14,7 +14,7 @@ use crate::txn::{Op, Txn};
 use world::{Network, SessionWorld};
 
 #[test]
-fn many_keys_share_one_lease_and_the_last_one_takes_it_along() {
+fn last_key_ends_the_shared_lease() {
     let mut world = SessionWorld::new();
     assert!(world.requests.is_empty(), "nothing is granted before the first key");
     for key in ["/a", "/b", "/c"] {
@@ -44,7 +44,7 @@ fn registering_again_overwrites_under_the_same_lease() {
 }
 
 #[test]
-fn a_lease_is_renewed_once_every_third_of_its_ttl() {
+fn lease_is_renewed_every_third_ttl() {
     let mut world = SessionWorld::new();
     world.register("/a");
     world.requests.clear();
@@ -53,7 +53,7 @@ fn a_lease_is_renewed_once_every_third_of_its_ttl() {
 }
 
 #[test]
-fn an_outage_shorter_than_the_ttl_changes_nothing_in_the_store() {
+fn short_outage_changes_nothing_in_store() {
     let mut world = SessionWorld::new();
     world.register("/a");
     let revision = world.store.revision();
@@ -66,7 +66,7 @@ fn an_outage_shorter_than_the_ttl_changes_nothing_in_the_store() {
 }
 
 #[test]
-fn an_outage_longer_than_the_ttl_is_a_loss_and_then_a_new_incarnation() {
+fn long_outage_loses_lease_and_starts_incarnation() {
     let mut world = SessionWorld::new();
     world.register("/a");
     world.network = Network::Down;
@@ -74,7 +74,7 @@ fn an_outage_longer_than_the_ttl_is_a_loss_and_then_a_new_incarnation() {
     assert_eq!(
         world.session.status(world.now),
         SessionStatus::Lost { why: Some(LossReason::Lapsed) },
-        "belief ends before the store's"
+        "validity ends before the lease"
     );
     assert_eq!(world.stored(), ["/a"]);
     world.pass(60_000);
@@ -83,14 +83,14 @@ fn an_outage_longer_than_the_ttl_is_a_loss_and_then_a_new_incarnation() {
     world.session.handle_store_reachable(world.now);
     world.settle();
     assert_eq!((world.stored(), world.session.incarnation()), (vec!["/a".into()], 2));
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Lost { .. })), 1);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Lost { .. })), 1);
 }
 
 #[test]
-fn a_lease_that_lapsed_only_for_us_is_left_without_a_delete() {
+fn locally_lapsed_lease_is_replaced_without_delete() {
     let mut world = SessionWorld::new();
     world.register("/a");
-    world.network = Network::LosesAnswers;
+    world.network = Network::LosesReplies;
     world.pass(20_000);
     assert_eq!(world.session.status(world.now), SessionStatus::Lost { why: Some(LossReason::Lapsed) });
     world.network = Network::Works;
@@ -103,7 +103,7 @@ fn a_lease_that_lapsed_only_for_us_is_left_without_a_delete() {
 }
 
 #[test]
-fn a_revoked_lease_is_replaced_at_once() {
+fn revoked_lease_is_replaced() {
     let mut world = SessionWorld::new();
     world.register("/a");
     world.register("/b");
@@ -111,11 +111,11 @@ fn a_revoked_lease_is_replaced_at_once() {
     world.store.revoke(lease, world.now).unwrap();
     world.settle();
     assert_eq!(world.stored(), ["/a", "/b"]);
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Lost { .. })), 1);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Lost { .. })), 1);
 }
 
 #[test]
-fn a_key_deleted_behind_our_back_is_put_back() {
+fn deleted_key_is_put_again() {
     let mut world = SessionWorld::new();
     world.register("/a");
     world.store.apply(&Txn::new().then(Op::delete("/a")), world.now).unwrap();
@@ -125,61 +125,61 @@ fn a_key_deleted_behind_our_back_is_put_back() {
 }
 
 #[test]
-fn a_key_that_somebody_else_took_is_left_to_them_until_they_leave() {
+fn taken_key_is_put_after_its_delete() {
     let mut world = SessionWorld::new();
     world.register("/a");
-    world.store.apply(&Txn::new().then(Op::put("/a", "theirs")), world.now).unwrap();
+    world.store.apply(&Txn::new().then(Op::put("/a", "foreign")), world.now).unwrap();
     world.settle();
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Taken { .. })), 1);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Taken { .. })), 1);
     world.pass(60_000);
-    assert_eq!(&world.store.get(&Get::key("/a"), world.now).unwrap().pairs[0].value[..], b"theirs");
+    assert_eq!(&world.store.get(&Get::key("/a"), world.now).unwrap().pairs[0].value[..], b"foreign");
     world.store.apply(&Txn::new().then(Op::delete("/a")), world.now).unwrap();
     world.settle();
     assert_eq!(&world.store.get(&Get::key("/a"), world.now).unwrap().pairs[0].value[..], b"v");
 }
 
 #[test]
-fn a_stranger_who_came_during_the_outage_is_not_overwritten() {
+fn key_taken_during_outage_is_not_overwritten() {
     let mut world = SessionWorld::new();
     world.register("/a");
     world.network = Network::Down;
     world.pass(60_000);
-    world.store.apply(&Txn::new().then(Op::put("/a", "theirs")), world.now).unwrap();
+    world.store.apply(&Txn::new().then(Op::put("/a", "foreign")), world.now).unwrap();
     world.network = Network::Works;
     world.session.handle_store_reachable(world.now);
     world.pass(20_000);
-    assert_eq!(&world.store.get(&Get::key("/a"), world.now).unwrap().pairs[0].value[..], b"theirs");
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Taken { .. })), 1);
+    assert_eq!(&world.store.get(&Get::key("/a"), world.now).unwrap().pairs[0].value[..], b"foreign");
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Taken { .. })), 1);
 }
 
 #[test]
-fn unregistering_leaves_a_strangers_key_alone() {
+fn unregister_keeps_a_foreign_key() {
     let mut world = SessionWorld::new();
     world.register("/a");
     world.register("/b");
-    world.store.apply(&Txn::new().then(Op::put("/a", "theirs")), world.now).unwrap();
+    world.store.apply(&Txn::new().then(Op::put("/a", "foreign")), world.now).unwrap();
     world.settle();
     world.unregister("/a");
     assert_eq!(world.stored(), ["/a", "/b"]);
 }
 
 #[test]
-fn creating_what_exists_is_refused_and_creating_our_own_is_not() {
+fn create_is_refused_for_foreign_keys_only() {
     let mut world = SessionWorld::new();
-    world.store.apply(&Txn::new().then(Op::put("/a", "theirs")), world.now).unwrap();
+    world.store.apply(&Txn::new().then(Op::put("/a", "foreign")), world.now).unwrap();
     world.session.register("/a".into(), "v".into(), None, PutMode::Create, world.now).unwrap();
     world.settle();
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Refused { why: None, .. })), 1);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Refused { why: None, .. })), 1);
     assert_eq!(world.store.leases(world.now).len(), 0, "the lease of a refused key is not kept");
     for _ in 0..2 {
         world.session.register("/b".into(), "v".into(), None, PutMode::Create, world.now).unwrap();
         world.settle();
     }
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Registered { .. })), 2);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Registered { .. })), 2);
 }
 
 #[test]
-fn a_key_unregistered_during_an_outage_is_gone_after_it() {
+fn key_unregistered_during_outage_is_deleted_afterwards() {
     for outage_ms in [5_000, 40_000] {
         let mut world = SessionWorld::new();
         world.register("/a");
@@ -196,7 +196,7 @@ fn a_key_unregistered_during_an_outage_is_gone_after_it() {
 }
 
 #[test]
-fn a_thousand_keys_to_a_lease_and_a_lease_for_each_ttl() {
+fn full_lease_and_other_ttl_need_another_lease() {
     let mut world = SessionWorld::with(SessionConfig { keys_per_lease: 2, ..SessionConfig::DEFAULT });
     for key in ["/a", "/b", "/c"] {
         world.register(key);
@@ -210,11 +210,11 @@ fn a_thousand_keys_to_a_lease_and_a_lease_for_each_ttl() {
     world.session.close(world.now);
     world.settle();
     assert_eq!((world.stored().len(), world.store.leases(world.now).len()), (0, 0));
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Closed)), 1);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Closed)), 1);
 }
 
 #[test]
-fn a_grant_that_nobody_waits_for_is_given_back() {
+fn unneeded_grant_is_revoked() {
     let mut world = SessionWorld::new();
     world.session.register("/a".into(), "v".into(), None, PutMode::Overwrite, world.now).unwrap();
     world.session.unregister(&"/a".into(), world.now);
@@ -223,7 +223,7 @@ fn a_grant_that_nobody_waits_for_is_given_back() {
 }
 
 #[test]
-fn the_second_outage_begins_with_the_first_step() {
+fn backoff_restarts_in_the_second_outage() {
     let mut world = SessionWorld::new();
     world.register("/a");
     let outage = |world: &mut SessionWorld| {
@@ -245,7 +245,7 @@ fn the_second_outage_begins_with_the_first_step() {
     assert_eq!(outage(&mut world), [1, 2, 4, 8]);
 }
 
-/// What may befall a session.
+/// A step of a random case.
 #[derive(Clone, Debug)]
 enum Happens {
     Register(usize, Option<Duration>),
@@ -269,7 +269,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         Just(Happens::Lend),
         (0..4usize).prop_map(Happens::GiveBack),
         Just(Happens::Revoked),
-        prop::sample::select(vec![Network::Works, Network::Down, Network::LosesAnswers])
+        prop::sample::select(vec![Network::Works, Network::Down, Network::LosesReplies])
             .prop_map(Happens::Network),
         (1..25_000u64).prop_map(Happens::Passes),
     ]
@@ -277,12 +277,12 @@ fn happens() -> impl Strategy<Value = Happens> {
 
 proptest! {
     #[test]
-    fn whatever_happened_once_the_store_is_back_it_holds_exactly_what_is_wanted(
+    fn store_converges_to_the_registered_keys(
         story in prop::collection::vec(happens(), 1..40),
         keys_per_lease in 1..4usize,
     ) {
         let mut world = SessionWorld::with(SessionConfig { keys_per_lease, ..SessionConfig::DEFAULT });
-        // A revocation by hand cannot be foreseen, only seen.
+        // A revocation by an operator cannot be foreseen, only observed.
         let mut revoked = Vec::new();
         let mut users: Vec<LeaseUserId> = Vec::new();
         for event in story {
@@ -316,7 +316,7 @@ proptest! {
                 prop_assert!(!is_valid || is_alive, "a user outlived its lease");
             }
             for lease in world.session.leases().filter(|lease| !revoked.contains(lease)).collect::<Vec<_>>() {
-                prop_assert!(world.store.lease(lease, world.now).is_some(), "belief outlived the lease");
+                prop_assert!(world.store.lease(lease, world.now).is_some(), "the session held an ended lease");
             }
         }
         world.network = Network::Works;

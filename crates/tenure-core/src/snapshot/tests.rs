@@ -1,10 +1,10 @@
-//! The machine as a table: what happened, and what the follower was told.
+//! The machine as a table of inputs and items.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What happened to a picture, in short words.
+/// An input of the machine, in short.
 enum DiffStep {
     Break,
     Page(i64, &'static [(&'static str, i64)]),
@@ -27,50 +27,50 @@ fn pair(key: &str, modified: i64) -> KeyValue {
     }
 }
 
-fn words(items: &[FeedItem]) -> String {
-    let word = |item: &FeedItem| match item {
+fn show(items: &[FeedItem]) -> String {
+    let show_one = |item: &FeedItem| match item {
         FeedItem::SnapshotBegin => "begin".to_owned(),
         FeedItem::Put(pair) => format!("{}@{}", String::from_utf8_lossy(&pair.key), pair.modified),
         FeedItem::Delete { key, revision } => format!("-{}@{revision}", String::from_utf8_lossy(key)),
         FeedItem::Synced(revision) => format!("whole@{revision}"),
     };
-    items.iter().map(word).collect::<Vec<_>>().join(" ")
+    items.iter().map(show_one).collect::<Vec<_>>().join(" ")
 }
 
 #[track_caller]
 fn check(events: &[DiffStep], expected: &str) {
-    let mut picture = SnapshotDiff::new();
-    let mut told = Vec::new();
+    let mut diff = SnapshotDiff::new();
+    let mut items = Vec::new();
     for event in events {
         match event {
-            Break => picture.handle_break(&mut told),
+            Break => diff.handle_break(&mut items),
             Page(at, pairs) => {
                 let pairs = pairs.iter().map(|&(key, modified)| pair(key, modified)).collect();
-                picture.handle_page(Revision(*at), pairs, &mut told);
+                diff.handle_page(Revision(*at), pairs, &mut items);
             }
-            Listed => picture.handle_listed(&mut told),
+            Listed => diff.handle_listed(&mut items),
             Put(at, key) => {
                 let put = Change::Put { pair: pair(key, *at), previous: None };
-                picture.handle_batch(Revision(*at), vec![put], &mut told);
+                diff.handle_batch(Revision(*at), vec![put], &mut items);
             }
             Delete(at, key) => {
                 let key = Bytes::from_static(key.as_bytes());
                 let delete = Change::Delete { key, revision: Revision(*at), previous: None };
-                picture.handle_batch(Revision(*at), vec![delete], &mut told);
+                diff.handle_batch(Revision(*at), vec![delete], &mut items);
             }
-            Progress(at) => picture.handle_progress(Revision(*at), &mut told),
+            Progress(at) => diff.handle_progress(Revision(*at), &mut items),
         }
     }
-    assert_eq!(words(&told), expected);
+    assert_eq!(show(&items), expected);
 }
 
 #[test]
-fn nothing_is_a_picture_too() {
+fn empty_listing_is_synced() {
     check(&[Break, Page(5, &[]), Listed], "begin whole@5");
 }
 
 #[test]
-fn a_listing_then_what_follows() {
+fn listing_is_followed_by_changes() {
     check(
         &[Break, Page(5, &[("a", 2), ("b", 3)]), Listed, Put(6, "c"), Delete(7, "a"), Progress(9)],
         "begin a@2 b@3 whole@5 c@6 whole@6 -a@7 whole@7 whole@9",
@@ -78,7 +78,7 @@ fn a_listing_then_what_follows() {
 }
 
 #[test]
-fn a_new_listing_tells_only_what_differs() {
+fn new_listing_returns_only_differences() {
     check(
         &[
             Break,
@@ -93,7 +93,7 @@ fn a_new_listing_tells_only_what_differs() {
 }
 
 #[test]
-fn what_is_gone_between_two_pages_is_told() {
+fn key_missing_between_pages_is_deleted() {
     check(
         &[
             Break,
@@ -109,7 +109,7 @@ fn what_is_gone_between_two_pages_is_told() {
 }
 
 #[test]
-fn a_listing_that_breaks_off_is_taken_up_by_the_next() {
+fn broken_listing_continues_with_the_next() {
     check(
         &[
             Break,
@@ -127,7 +127,7 @@ fn a_listing_that_breaks_off_is_taken_up_by_the_next() {
 }
 
 #[test]
-fn a_watch_that_repeats_itself_is_not_followed_back() {
+fn repeated_revisions_are_ignored() {
     check(
         &[Break, Page(5, &[("a", 5)]), Listed, Put(5, "a"), Progress(4), Delete(6, "x"), Progress(6)],
         "begin a@5 whole@5 whole@6",
@@ -135,35 +135,35 @@ fn a_watch_that_repeats_itself_is_not_followed_back() {
 }
 
 proptest! {
-    /// Whatever was told before, after a listing the follower has exactly the listing.
+    /// A follower with any knowledge has exactly the listing after it.
     #[test]
-    fn a_follower_has_the_listing_after_any_break(
+    fn follower_equals_listing_after_any_break(
         listings in prop::collection::vec((prop::collection::btree_map(0..30u8, 1..5i64, 0..20), 1..7usize), 1..6),
     ) {
-        let mut picture = SnapshotDiff::new();
+        let mut diff = SnapshotDiff::new();
         let mut follower: BTreeMap<Bytes, Revision> = BTreeMap::new();
         for (round, (listing, page_len)) in (10..).zip(listings) {
             let pairs: Vec<_> = listing.iter().map(|(key, modified)| pair(&format!("{key:02}"), *modified)).collect();
-            let mut told = Vec::new();
-            picture.handle_break(&mut told);
-            picture.handle_page(Revision(round), Vec::new(), &mut told);
+            let mut items = Vec::new();
+            diff.handle_break(&mut items);
+            diff.handle_page(Revision(round), Vec::new(), &mut items);
             for page in pairs.chunks(page_len) {
-                picture.handle_page(Revision(round), page.to_vec(), &mut told);
+                diff.handle_page(Revision(round), page.to_vec(), &mut items);
             }
-            picture.handle_listed(&mut told);
-            for item in told {
+            diff.handle_listed(&mut items);
+            for item in items {
                 match item {
                     FeedItem::Put(pair) => {
                         let before = follower.insert(pair.key, pair.modified);
-                        prop_assert_ne!(before, Some(pair.modified), "told what it knew");
+                        prop_assert_ne!(before, Some(pair.modified), "a known put was returned again");
                     }
-                    FeedItem::Delete { key, .. } => prop_assert!(follower.remove(&key).is_some(), "told of what it never knew"),
+                    FeedItem::Delete { key, .. } => prop_assert!(follower.remove(&key).is_some(), "an unknown key was deleted"),
                     FeedItem::SnapshotBegin | FeedItem::Synced(_) => {}
                 }
             }
             let expected: BTreeMap<_, _> = pairs.into_iter().map(|pair| (pair.key, pair.modified)).collect();
             prop_assert_eq!(&follower, &expected);
-            prop_assert_eq!(picture.len(), expected.len());
+            prop_assert_eq!(diff.len(), expected.len());
         }
     }
 }

@@ -139,7 +139,7 @@ impl Peers {
 
     /// Whether both feeds have delivered a complete snapshot.
     pub(super) fn is_known(&self) -> bool {
-        self.is_frozen_known && self.members.whole_at().is_some()
+        self.is_frozen_known && self.members.synced_at().is_some()
     }
 
     /// Whether this node is frozen.

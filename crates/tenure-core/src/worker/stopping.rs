@@ -76,7 +76,7 @@ impl WorkerMachine {
                 self.timers.set(Timer::Stop(task.clone()), now.at + ABORT_WITHIN);
                 match self.config.stop_mode {
                     StopMode::Abort => {
-                        self.outputs.push_back(WorkerOutput::Abort { task: task.clone(), token })
+                        self.outputs.push_back(WorkerOutput::Abort { task: task.clone(), token });
                     }
                     // The handler ends what it has started, and has the same time for it as an
                     // abort.

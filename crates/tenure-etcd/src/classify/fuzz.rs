@@ -1,4 +1,5 @@
-//! Fuzz target: whatever a server or what poses as one says, nobody takes a lost request for a refused one.
+//! Fuzz target: no reply, of a server or of another program, turns a lost request into a refused
+//! one.
 
 use tonic::{Code, Status};
 
@@ -6,9 +7,9 @@ use super::{Class, RequestSize, classify};
 use crate::version::{ServerVersion, known_defects};
 
 /// The shortest words by which an answer is known are longer than this.
-const WORDS_LEN_MIN: usize = 15;
+const TEXT_LEN_MIN: usize = 15;
 
-/// A code, and then what was said.
+/// The input is a code followed by the text.
 fn status(bytes: &[u8]) -> String {
     let (code, text) = bytes.split_first().map_or((0, bytes), |(code, text)| (*code, text));
     let text = String::from_utf8_lossy(text);
@@ -19,7 +20,7 @@ fn status(bytes: &[u8]) -> String {
     let code = Code::from_i32(i32::from(code % 20));
     let class = by_code(code, &text);
     let is_lost = matches!(class, Class::Lost(_));
-    if text.len() < WORDS_LEN_MIN && code != Code::Unimplemented && !text.starts_with("etcdserver: ") {
+    if text.len() < TEXT_LEN_MIN && code != Code::Unimplemented && !text.starts_with("etcdserver: ") {
         assert!(is_lost, "{class:?} out of so few words");
     }
     if !text.starts_with("etcdserver: ") && code != Code::Unimplemented {

@@ -6,26 +6,26 @@ use super::{Class, RequestSize, classify};
 use crate::error::{Error, Invalid};
 use crate::http2::Http2Error;
 
-const ASKED: RequestSize =
+const REQUEST: RequestSize =
     RequestSize { bytes: 2_000_000, bytes_max: 1_572_864, ops: 129, ops_max: 128, ttl: 9_000_000_001 };
 
 fn from_server(code: Code, text: &str) -> Class {
-    classify(&Status::new(code, text), ASKED)
+    classify(&Status::new(code, text), REQUEST)
 }
 
 fn from_transport(text: &'static str) -> Class {
-    classify(&Status::from_error(Box::new(std::io::Error::other(text))), ASKED)
+    classify(&Status::from_error(Box::new(std::io::Error::other(text))), REQUEST)
 }
 
 #[test]
-fn what_the_transport_says_is_unknown_whatever_it_says() {
+fn transport_error_has_unknown_outcome() {
     for text in [
         "transport error",
         "operation was canceled",
         "h2 protocol error",
         "Timeout expired",
         "connection reset by peer",
-        // The words of a definite refusal prove nothing when the server did not say them.
+        // The text of a definite refusal proves nothing when it does not come from the server.
         "etcdserver: requested lease not found",
         "etcdserver: too many requests",
     ] {
@@ -34,16 +34,16 @@ fn what_the_transport_says_is_unknown_whatever_it_says() {
 }
 
 #[test]
-fn only_a_request_the_connection_refused_was_certainly_not_sent() {
+fn only_request_refused_by_connection_is_unsent() {
     let broken = || h2::Error::from(h2::Reason::REFUSED_STREAM);
     let status = Status::from_error(Box::new(Http2Error::Unsent(broken())));
-    assert!(matches!(classify(&status, ASKED), Class::Unsent(_)));
+    assert!(matches!(classify(&status, REQUEST), Class::Unsent(_)));
     let status = Status::from_error(Box::new(Http2Error::Broken(broken())));
-    assert!(matches!(classify(&status, ASKED), Class::Lost(_)));
+    assert!(matches!(classify(&status, REQUEST), Class::Lost(_)));
 }
 
 #[test]
-fn what_the_server_cannot_promise_is_unknown() {
+fn server_timeout_has_unknown_outcome() {
     for (code, text) in [
         (Code::Unavailable, "etcdserver: request timed out"),
         (Code::Unavailable, "etcdserver: request timed out, possibly due to previous leader failure"),
@@ -66,7 +66,7 @@ fn what_the_server_cannot_promise_is_unknown() {
 }
 
 #[test]
-fn definite_answers_are_known_by_their_text_under_any_code() {
+fn definite_errors_are_matched_by_text() {
     let too_large = Error::Invalid(Invalid::TooLarge { bytes: 2_000_000, limit: 1_572_864 });
     let table = [
         ("etcdserver: mvcc: database space exceeded", Error::NoSpace),
@@ -102,13 +102,13 @@ fn definite_answers_are_known_by_their_text_under_any_code() {
 }
 
 #[test]
-fn an_answer_too_long_for_us_is_not_a_compacted_revision() {
+fn overlong_reply_is_no_compaction() {
     let text = "Error, decoded message length too large: found 70000000 bytes, the limit is: 67108864 bytes";
     assert!(matches!(from_server(Code::OutOfRange, text), Class::Overlong(_)));
 }
 
 #[test]
-fn a_stale_token_is_told_from_a_wrong_password() {
+fn stale_token_differs_from_wrong_password() {
     for (code, text) in [
         (Code::Unauthenticated, "etcdserver: invalid auth token"),
         (Code::InvalidArgument, "etcdserver: user name is empty"),
@@ -127,7 +127,7 @@ fn a_stale_token_is_told_from_a_wrong_password() {
 }
 
 #[test]
-fn a_member_without_a_leader_refuses_and_another_may_be_asked() {
+fn member_without_leader_is_retried_elsewhere() {
     for text in ["etcdserver: no leader", "etcdserver: rpc not supported for learner"] {
         assert!(matches!(from_server(Code::Unavailable, text), Class::Refused(_)), "{text}");
     }
@@ -135,14 +135,14 @@ fn a_member_without_a_leader_refuses_and_another_may_be_asked() {
 
 /// A web server has no page under the name of a call: it is no etcd, and the caller made no mistake.
 #[test]
-fn a_server_without_such_a_page_did_nothing_and_is_no_etcd() {
+fn http_404_is_no_etcd_server() {
     let class = |code, status: u16| {
         from_server(code, &format!("grpc-status header missing, mapped from HTTP status code {status}"))
     };
     assert!(
         matches!(class(Code::Unimplemented, 404), Class::Refused(text) if text.contains("is that an etcd?"))
     );
-    // What stands between us and an etcd may have passed the request on.
+    // A proxy between the client and etcd may have passed the request on.
     assert!(matches!(class(Code::Unavailable, 502), Class::Lost(_)));
     assert!(matches!(class(Code::Unknown, 500), Class::Lost(_)));
     let unknown = from_server(Code::Unimplemented, "unknown service etcdserverpb.KV");
@@ -150,7 +150,7 @@ fn a_server_without_such_a_page_did_nothing_and_is_no_etcd() {
 }
 
 #[test]
-fn no_code_and_no_text_breaks_the_classifier() {
+fn classifier_accepts_every_code_and_text() {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..20_000 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

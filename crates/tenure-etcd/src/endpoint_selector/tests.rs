@@ -1,4 +1,4 @@
-//! The table of decisions: who is picked, who is left alone, and how often we probe.
+//! The table of decisions: which member is picked, which is avoided, and how often it is probed.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn ms(value: u64) -> Duration {
 }
 
 #[test]
-fn the_choice_sticks_while_the_member_serves() {
+fn selection_sticks_while_member_serves() {
     let mut selector = EndpointSelector::new(3, 1);
     for second in 0..100 {
         assert_eq!(selector.pick(ms(second * 1_000), &[]), Some(B));
@@ -22,7 +22,7 @@ fn the_choice_sticks_while_the_member_serves() {
 }
 
 #[test]
-fn a_failed_member_is_left_and_not_returned_to_while_the_next_one_serves() {
+fn recovered_member_is_not_returned_to() {
     let mut selector = EndpointSelector::new(3, 0);
     selector.failed(A, ms(0), 0.5);
     assert_eq!(selector.pick(ms(0), &[]), Some(B));
@@ -31,7 +31,7 @@ fn a_failed_member_is_left_and_not_returned_to_while_the_next_one_serves() {
 }
 
 #[test]
-fn a_member_in_quarantine_is_not_picked_before_a_knock_was_answered() {
+fn quarantined_member_needs_answered_probe() {
     let mut selector = EndpointSelector::new(1, 0);
     selector.failed(A, ms(0), 0.0);
     assert_eq!(selector.pick(ms(60_000), &[]), None);
@@ -40,18 +40,18 @@ fn a_member_in_quarantine_is_not_picked_before_a_knock_was_answered() {
 }
 
 #[test]
-fn an_answered_knock_does_not_shorten_quarantine_while_others_serve() {
+fn answered_probe_keeps_quarantine_while_others_serve() {
     let mut selector = EndpointSelector::new(2, 0);
     selector.failed(A, ms(0), 0.0);
     assert_eq!(selector.pick(ms(1), &[]), Some(B));
     selector.healthy(A, ms(300));
     selector.failed(B, ms(400), 0.0);
-    assert_eq!(selector.pick(ms(400), &[]), Some(A), "nobody else is left");
+    assert_eq!(selector.pick(ms(400), &[]), Some(A), "no other member is left");
     assert_eq!(selector.probe_action(A), ProbeAction::Release { at: QUARANTINE.mul_f64(0.8) });
 }
 
 #[test]
-fn hedging_avoids_the_slow_member_but_does_not_move_the_choice() {
+fn hedging_avoids_slow_member_and_keeps_selection() {
     let mut selector = EndpointSelector::new(3, 0);
     assert_eq!(selector.pick(ms(0), &[A]), Some(B));
     assert_eq!(selector.pick(ms(0), &[A, B]), Some(C));
@@ -62,7 +62,7 @@ fn hedging_avoids_the_slow_member_but_does_not_move_the_choice() {
 }
 
 #[test]
-fn knocks_come_sooner_than_two_seconds_apart_and_slow_down() {
+fn probe_pause_grows_to_one_second() {
     let mut selector = EndpointSelector::new(1, 0);
     let mut now = Duration::ZERO;
     let mut pauses = Vec::new();
@@ -80,7 +80,7 @@ fn knocks_come_sooner_than_two_seconds_apart_and_slow_down() {
 }
 
 #[test]
-fn an_answer_makes_the_next_knock_soon_again() {
+fn answered_probe_resets_probe_pause() {
     let mut selector = EndpointSelector::new(1, 0);
     for _ in 0..8 {
         selector.failed(A, ms(0), 0.999);
@@ -92,7 +92,7 @@ fn an_answer_makes_the_next_knock_soon_again() {
 }
 
 #[test]
-fn a_suspect_stays_usable_and_is_looked_at_once() {
+fn suspect_member_is_usable_and_probed() {
     let mut selector = EndpointSelector::new(2, 0);
     assert!(selector.suspect(A));
     assert!(!selector.suspect(A), "the watchman knows already");
@@ -103,10 +103,10 @@ fn a_suspect_stays_usable_and_is_looked_at_once() {
 }
 
 #[test]
-fn never_more_than_four_connects_in_a_second() {
+fn at_most_four_connects_per_window() {
     let mut selector = EndpointSelector::new(3, 0);
     let mut granted: Vec<Duration> = Vec::new();
-    // Somebody asks every 10 ms for a minute, and waits for what was reserved.
+    // A caller reserves a connect every 10 ms for a minute, and waits until it may be made.
     let mut now = Duration::ZERO;
     while now < Duration::from_secs(60) {
         let at = selector.reserve_connect(now);

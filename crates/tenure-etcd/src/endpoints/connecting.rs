@@ -1,7 +1,7 @@
-//! Opening one connection: probe, sign in, and ask who is there before anything else is sent.
+//! Opening one connection: dial, sign in, and read the cluster id before any other request.
 //!
-//! It runs in a task of its own, one for each member at a time. However many callers wait, there is one
-//! connect and one sign-in; a caller that gives up does not undo the work for the others.
+//! It runs in a task of its own, one for each member at a time. However many callers wait, there is
+//! one connect and one sign-in, and a cancelled caller does not undo the work for the others.
 
 use std::fmt;
 use std::pin::pin;
@@ -107,10 +107,11 @@ impl Endpoints {
         }
         let mut state = slot.state();
         if self.stop.is_cancelled() {
-            // Whoever closes has emptied this slot, or will: what is put in now would stay.
+            // `close` has emptied this endpoint, or is about to: a connection stored now would stay
+            // open.
             return Err(ConnectFailure::Fatal(Error::Closed));
         }
-        // Somebody may have given up an older connection meanwhile, so the generation is read here.
+        // A user may have abandoned an older connection meanwhile, so the generation is read here.
         let connection = Arc::new(self.connect_to(id, channel.clone(), token));
         state.channel = Some(channel);
         state.connection = Some(Arc::clone(&connection));
@@ -173,7 +174,7 @@ impl Endpoints {
         }
     }
 
-    /// Asks the member who it is: nothing may be written to another cluster by mistake.
+    /// Reads the member's status: nothing may be written to another cluster by mistake.
     async fn introduce(&self, connection: &Connection) -> Result<(), ConnectFailure> {
         let status = match self.status_of(connection).await {
             Ok(status) => status,
@@ -240,11 +241,11 @@ impl Endpoints {
             Some(found) => found,
             None => {
                 self.may_connect().await;
-                match slot.dialer.ask_plain(text, within).await {
+                match slot.dialer.probe_plain(text, within).await {
                     Some(found) => found,
                     None => {
                         self.may_connect().await;
-                        slot.dialer.ask_tls(text, within).await
+                        slot.dialer.probe_tls(text, within).await
                     }
                 }
             }
@@ -281,7 +282,7 @@ pub(super) enum StatusFailure {
     Silent(Cause),
     /// The connection broke.
     BrokeOff(String),
-    /// Somebody else lives there now.
+    /// Another cluster answers at this address.
     Replaced(Error),
 }
 

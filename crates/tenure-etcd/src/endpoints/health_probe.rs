@@ -1,4 +1,5 @@
-//! One watchman for each member: knocks at those who failed, so that callers need not.
+//! One health probe per member: it tests failed members in the background, so that calls do not
+//! have to.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ pub(super) async fn watch_over(endpoints: Arc<Endpoints>, id: EndpointId) {
             () = sleep_until(due.unwrap_or(endpoints.started)), if due.is_some() => false,
         };
         match probe_action {
-            // Something happened: look again at what is to be done.
+            // The state changed while waiting: decide again.
             _ if woken => {}
             ProbeAction::Idle => {}
             ProbeAction::Release { .. } => endpoints.selector().healthy(id, endpoints.now()),
@@ -34,13 +35,13 @@ pub(super) async fn watch_over(endpoints: Arc<Endpoints>, id: EndpointId) {
     }
 }
 
-/// Opens a connection if there is none and asks for the member's status. A member without a leader serves
-/// nobody and counts as failed.
+/// Opens a connection if there is none and requests the member's status. A member without a leader
+/// serves no request and counts as failed.
 async fn probe(endpoints: &Arc<Endpoints>, id: EndpointId) {
     let slot = &endpoints.slots[id.0];
     let connection = match endpoints.open(id).await {
         Ok(connection) => connection,
-        // Quarantined again by whoever opened.
+        // The task that failed to connect has quarantined the member already.
         Err(ConnectFailure::Unreachable(_) | ConnectFailure::Tls { .. }) => return,
         Err(fatal @ ConnectFailure::Fatal(_)) => return endpoints.fail(id, fatal),
     };

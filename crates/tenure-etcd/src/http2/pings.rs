@@ -1,6 +1,7 @@
-//! Finding out that the peer is gone although nobody told us: a ping after a silence.
+//! Detects that the peer is gone although the socket reports nothing: a ping after a silence.
 //!
-//! Only while something is under way. etcd takes pings on an idle connection for abuse: with them it closed one after 24 s.
+//! Only while a request is in flight. etcd treats pings on an idle connection as abuse: it closed
+//! such a connection after 24 s.
 
 use std::future::Future;
 use std::io;
@@ -31,9 +32,9 @@ pub(super) struct Pings {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PingState {
-    /// The timer says when the silence will have been long enough.
+    /// The timer fires when the silence has been long enough.
     Listening,
-    /// The timer says when the answer is overdue.
+    /// The timer fires when the pong is overdue.
     Asked,
 }
 
@@ -42,14 +43,15 @@ impl Pings {
         Self { pinger, last_received, in_flight, state: PingState::Listening, timer: Box::pin(sleep(EVERY)) }
     }
 
-    /// Ready when the peer did not answer. Has to be polled whenever the connection is: a request on a connection that was idle for
-    /// long is accompanied by a ping at once, and nothing but its own wake-up tells us of it.
+    /// Ready when the peer did not answer a ping. Must be polled whenever the connection is polled:
+    /// a request on a connection that was idle for long is followed by a ping at once, and only
+    /// that poll registers its wake-up.
     pub(super) fn poll_dead(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.state == PingState::Asked {
                 match self.pinger.poll_pong(context) {
                     Poll::Ready(Ok(_)) => self.listen_until(Instant::now() + EVERY),
-                    // The connection is over and says so itself.
+                    // The connection is closed and reports that by itself.
                     Poll::Ready(Err(_)) => return Poll::Pending,
                     Poll::Pending => return self.timer.as_mut().poll(context),
                 }

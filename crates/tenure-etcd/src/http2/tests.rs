@@ -1,4 +1,4 @@
-//! A connection against a peer that does exactly what the test says.
+//! A connection against a peer that the test controls.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use tonic::Status;
 use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
 
-use super::{Http2Channel, Owner, PARTING};
+use super::{CLOSE_GRACE, Http2Channel, Owner};
 use crate::classify::{Class, RequestSize, classify};
 use crate::message::kv::{PutRequest, PutResponse};
 
-/// Both ends of a connection, and what owns ours.
+/// Both ends of a connection, and the owner of the client's end.
 struct TestConnection {
     channel: Http2Channel,
     peer: Connection<DuplexStream, Bytes>,
@@ -49,11 +49,11 @@ async fn call(channel: Http2Channel, bytes: usize) -> Result<PutResponse, Status
     let message = PutRequest { value: vec![7; bytes].into(), ..PutRequest::default() };
     let codec = ProstCodec::<PutRequest, PutResponse>::default();
     let path = PathAndQuery::from_static("/test/Put");
-    let answer = Grpc::with_origin(channel, origin).unary(tonic::Request::new(message), path, codec).await;
-    answer.map(tonic::Response::into_inner)
+    let reply = Grpc::with_origin(channel, origin).unary(tonic::Request::new(message), path, codec).await;
+    reply.map(tonic::Response::into_inner)
 }
 
-fn answer(mut respond: SendResponse<Bytes>) {
+fn reply(mut respond: SendResponse<Bytes>) {
     let mut stream = respond.send_response(http::Response::new(()), false).unwrap();
     // A message without fields: not compressed, no bytes.
     stream.send_data(Bytes::from_static(&[0; 5]), false).unwrap();
@@ -84,13 +84,13 @@ async fn serve(mut peer: Connection<DuplexStream, Bytes>) -> usize {
             _ = std::future::poll_fn(|context| peer.poll_closed(context)) => break,
         };
         first.get_or_insert(bytes);
-        answer(respond);
+        reply(respond);
     }
     first.unwrap_or(0)
 }
 
 #[tokio::test]
-async fn a_request_larger_than_the_peers_window_arrives_whole() {
+async fn request_larger_than_window_arrives_whole() {
     let TestConnection { channel, peer, tasks, stop: _stop } = TestConnection::new().await;
     let serving = tokio::spawn(serve(peer));
     call(channel.clone(), 1_000_000).await.unwrap();
@@ -100,7 +100,7 @@ async fn a_request_larger_than_the_peers_window_arrives_whole() {
 }
 
 #[tokio::test]
-async fn a_peer_that_takes_few_requests_at_a_time_gets_all_of_them() {
+async fn stream_limit_delays_no_request_forever() {
     let TestConnection { channel, peer, stop: _stop, .. } =
         TestConnection::with(h2::server::Builder::new().max_concurrent_streams(2)).await;
     let serving = tokio::spawn(serve(peer));
@@ -114,7 +114,7 @@ async fn a_peer_that_takes_few_requests_at_a_time_gets_all_of_them() {
 }
 
 #[tokio::test]
-async fn only_a_request_the_connection_did_not_take_is_unsent() {
+async fn only_untaken_request_is_unsent() {
     let TestConnection { channel, mut peer, tasks, stop: _stop } = TestConnection::new().await;
     let lost = tokio::spawn(call(channel.clone(), 1));
     let taken = peer.accept().await.unwrap().unwrap();
@@ -128,7 +128,7 @@ async fn only_a_request_the_connection_did_not_take_is_unsent() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_handed_over_and_never_written_counts_as_lost() {
+async fn unwritten_request_counts_as_lost() {
     let TestConnection { channel, peer, stop: _stop, .. } = TestConnection::new().await;
     // More than the pipe and the window take, to a peer that reads nothing.
     let stuck = tokio::spawn(call(channel.clone(), 1_000_000));
@@ -142,7 +142,7 @@ async fn a_request_that_was_handed_over_and_never_written_counts_as_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_peer_is_left_when_a_ping_is_not_answered() {
+async fn unanswered_ping_closes_connection() {
     let TestConnection { channel, peer, tasks, stop: _stop } = TestConnection::new().await;
     let begin = Instant::now();
     let status = call(channel, 1).await.unwrap_err();
@@ -154,20 +154,20 @@ async fn a_silent_peer_is_left_when_a_ping_is_not_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_answers_pings_may_take_its_time() {
+async fn answered_ping_keeps_slow_request() {
     let TestConnection { channel, mut peer, stop: _stop, .. } = TestConnection::new().await;
     let calling = tokio::spawn(call(channel, 1));
     let (_, respond) = peer.accept().await.unwrap().unwrap();
     let _ = timeout(Duration::from_secs(3_600), peer.accept()).await;
-    answer(respond);
+    reply(respond);
     let serving = tokio::spawn(async move { while peer.accept().await.is_some() {} });
     calling.await.unwrap().unwrap();
     serving.await.unwrap();
 }
 
-/// What it sends may be what the answer to a ping has to wait behind.
+/// What it sends may be what the reply to a ping has to wait behind.
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_is_heard_is_not_pinged() {
+async fn receiving_connection_is_not_pinged() {
     let (ours, mut theirs) = tokio::io::duplex(16 * 1024);
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let origin = http::Uri::from_static("http://peer:1");
@@ -175,7 +175,7 @@ async fn a_peer_that_is_heard_is_not_pinged() {
         Http2Channel::open(Box::new(ours), origin, Owner { tasks: &tasks, stop: &stop }).await.unwrap();
     let calling = tokio::spawn(call(channel, 1));
     let (mut from, mut to) = tokio::io::split(&mut theirs);
-    // Empty settings, then every few seconds one more byte of window: a sign of life and no answer to anything.
+    // Empty settings, then every few seconds one more byte of window: a sign of life and no reply to anything.
     to.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
     let speaking = async {
         for _ in 0..60 {
@@ -203,7 +203,7 @@ async fn a_peer_that_is_heard_is_not_pinged() {
 
 /// With pings on an idle connection real etcd closed it after 24 s.
 #[tokio::test(start_paused = true)]
-async fn an_idle_connection_is_not_pinged_and_stays() {
+async fn idle_connection_is_not_pinged() {
     let TestConnection { channel, peer, tasks, stop: _stop } = TestConnection::new().await;
     // It reads nothing, so that a ping would be its end.
     tokio::time::sleep(Duration::from_secs(3_600)).await;
@@ -214,20 +214,20 @@ async fn an_idle_connection_is_not_pinged_and_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_user_of_a_connection_ends_its_task() {
+async fn last_channel_drop_ends_connection_task() {
     let TestConnection { channel, peer, tasks, stop: _stop } = TestConnection::new().await;
     let other = channel.clone();
     drop(channel);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(tasks.len(), 1, "somebody may still call");
+    assert_eq!(tasks.len(), 1, "another channel may still call");
     drop(other);
     // Even though the peer does not take the goodbye.
-    timeout(PARTING * 2, tasks.wait()).await.unwrap();
+    timeout(CLOSE_GRACE * 2, tasks.wait()).await.unwrap();
     drop(peer);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_reads_nothing_cannot_keep_the_task() {
+async fn unread_connection_task_still_ends() {
     let TestConnection { channel, peer, tasks, stop: _stop } = TestConnection::new().await;
     let calls: Vec<_> = (0..100).map(|_| tokio::spawn(call(channel.clone(), 10_000))).collect();
     tokio::task::yield_now().await;
@@ -235,27 +235,27 @@ async fn a_peer_that_reads_nothing_cannot_keep_the_task() {
         call.abort();
     }
     drop(channel);
-    timeout(PARTING * 2, tasks.wait()).await.unwrap();
+    timeout(CLOSE_GRACE * 2, tasks.wait()).await.unwrap();
     drop(peer);
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_client_closes_a_call_under_way_gets_a_moment() {
+async fn client_close_grants_in_flight_call_time() {
     let TestConnection { channel, mut peer, tasks, stop } = TestConnection::new().await;
     let (quick, slow) = (tokio::spawn(call(channel.clone(), 1)), tokio::spawn(call(channel, 1)));
     let (_, respond) = peer.accept().await.unwrap().unwrap();
     stop.cancel();
-    tokio::time::sleep(PARTING / 2).await;
-    answer(respond);
+    tokio::time::sleep(CLOSE_GRACE / 2).await;
+    reply(respond);
     let serving = tokio::spawn(async move { while peer.accept().await.is_some() {} });
     quick.await.unwrap().unwrap();
-    timeout(PARTING, tasks.wait()).await.unwrap();
+    timeout(CLOSE_GRACE, tasks.wait()).await.unwrap();
     slow.await.unwrap().unwrap_err();
     serving.await.unwrap();
 }
 
 #[tokio::test]
-async fn the_requests_of_a_stream_are_sent_while_its_answers_are_awaited() {
+async fn stream_sends_before_first_reply() {
     let TestConnection { channel, mut peer, stop: _stop, .. } = TestConnection::new().await;
     let (requests, receiver) = mpsc::channel::<PutRequest>(4);
     let origin = channel.origin().clone();
@@ -273,7 +273,7 @@ async fn the_requests_of_a_stream_are_sent_while_its_answers_are_awaited() {
     let (request, respond) = peer.accept().await.unwrap().unwrap();
     let mut body = request.into_body();
     let moving = tokio::spawn(async move { while peer.accept().await.is_some() {} });
-    // Before the head of the answer has come, and again and again.
+    // Before the head of the reply has come, and again and again.
     for _ in 0..3 {
         requests.send(PutRequest::default()).await.unwrap();
         assert_eq!(body.data().await.unwrap().unwrap().len(), 5);
@@ -283,7 +283,7 @@ async fn the_requests_of_a_stream_are_sent_while_its_answers_are_awaited() {
     while let Some(chunk) = body.data().await {
         assert_eq!(chunk.unwrap().len(), 0);
     }
-    answer(respond);
+    reply(respond);
     assert_eq!(streaming.await.unwrap().unwrap(), Some(PutResponse::default()));
     moving.await.unwrap();
 }

@@ -1,7 +1,8 @@
 //! The task that owns the keep-alive stream.
 //!
-//! It opens a stream when somebody wants a lease renewed, leaves a server whose answer is overdue, and sends again
-//! elsewhere what was not answered. Everything that happened becomes one `KeepAliveDriverEvent`; the work is done after the `select!`.
+//! It opens a stream when a caller wants a lease renewed, abandons a server with an overdue reply,
+//! and repeats unanswered renewals elsewhere. Everything that happens becomes one
+//! `KeepAliveDriverEvent`; the work is done after the `select!`.
 
 use std::sync::Arc;
 
@@ -46,19 +47,19 @@ struct KeepAliveStream {
     connection: Arc<Connection>,
     requests: mpsc::Sender<LeaseKeepAliveRequest>,
     incoming: Incoming<LeaseKeepAliveResponse>,
-    /// Ends when anybody gives up the connection.
+    /// Ends when any user abandons the connection.
     abandoned: BoxFuture<'static, ()>,
 }
 
 enum KeepAliveDriverEvent {
     Stop,
-    News,
+    Requests,
     Connected(Result<Arc<Connection>, Error>),
-    Abandoned,
+    ConnectionAbandoned,
     Reachable,
     Timer,
-    SendWindow,
-    Came(Result<LeaseKeepAliveResponse, Status>),
+    CanSend,
+    Received(Result<LeaseKeepAliveResponse, Status>),
 }
 
 impl KeepAliveDriver {
@@ -73,7 +74,7 @@ impl KeepAliveDriver {
         }
     }
 
-    /// Until the client closes; those who wait then learn it from the dropped reply.
+    /// Runs until the client closes; waiting callers learn that from the dropped reply channel.
     pub(super) async fn run(mut self) {
         let mut reachable = self.endpoints.changed();
         loop {
@@ -92,24 +93,24 @@ impl KeepAliveDriver {
                 biased;
                 () = endpoints.stop().cancelled() => KeepAliveDriverEvent::Stop,
                 connected = reconnect.connected() => KeepAliveDriverEvent::Connected(connected),
-                () = maybe(abandoned) => KeepAliveDriverEvent::Abandoned,
+                () = maybe(abandoned) => KeepAliveDriverEvent::ConnectionAbandoned,
                 // The sender lives as long as the endpoints, which this task holds: it cannot fail.
                 _ = reachable.changed(), if is_pausing => KeepAliveDriverEvent::Reachable,
                 () = maybe(due_at.map(sleep_until)) => KeepAliveDriverEvent::Timer,
-                () = inbox.wait() => KeepAliveDriverEvent::News,
-                // A closed channel is told by the incoming side, with the reason.
-                Ok(_) = maybe(requests.filter(|_| has_wanted).map(mpsc::Sender::reserve)) => KeepAliveDriverEvent::SendWindow,
-                came = maybe(incoming.map(Incoming::next)) => KeepAliveDriverEvent::Came(came),
+                () = inbox.wait() => KeepAliveDriverEvent::Requests,
+                // The incoming side reports a closed channel, with the reason.
+                Ok(_) = maybe(requests.filter(|_| has_wanted).map(mpsc::Sender::reserve)) => KeepAliveDriverEvent::CanSend,
+                received = maybe(incoming.map(Incoming::next)) => KeepAliveDriverEvent::Received(received),
             };
             match event {
                 KeepAliveDriverEvent::Stop => break,
-                KeepAliveDriverEvent::News => self.on_news(),
+                KeepAliveDriverEvent::Requests => self.on_requests(),
                 KeepAliveDriverEvent::Connected(connected) => self.on_connected(connected),
-                KeepAliveDriverEvent::Abandoned => self.lose(),
+                KeepAliveDriverEvent::ConnectionAbandoned => self.lose(),
                 KeepAliveDriverEvent::Reachable => self.reconnect.hurry(),
                 KeepAliveDriverEvent::Timer => self.on_timer(),
-                KeepAliveDriverEvent::SendWindow => self.send(),
-                KeepAliveDriverEvent::Came(came) => self.on_came(came),
+                KeepAliveDriverEvent::CanSend => self.send(),
+                KeepAliveDriverEvent::Received(received) => self.on_received(received),
             }
         }
     }
@@ -122,13 +123,14 @@ impl KeepAliveDriver {
         if self.wants_link() {
             return self.reconnect.retry_at();
         }
+        // Timeouts are kept on the boot clock, which counts suspend; tokio's timers do not.
         let left = self.pending.patience_end()?.saturating_sub(boot_time());
         Some(Instant::now() + left)
     }
 
-    fn on_news(&mut self) {
-        for wish in self.inbox.take() {
-            self.pending.ask(wish.lease, wish.patience, wish.reply);
+    fn on_requests(&mut self) {
+        for request in self.inbox.take() {
+            self.pending.request(request.lease, request.patience, request.reply);
         }
     }
 
@@ -150,10 +152,12 @@ impl KeepAliveDriver {
         self.send();
     }
 
-    /// Sends as much as there is room for.
+    /// Sends as many renewals as the channel takes.
     fn send(&mut self) {
         let Some(link) = &self.link else { return };
         while let Ok(permit) = link.requests.try_reserve() {
+            // The stamp is taken before the send: a holder may count its validity only from a time at
+            // which the server cannot have renewed the lease yet.
             let Some(id) = self.pending.poll_send(boot_time()) else { break };
             permit.send(LeaseKeepAliveRequest { id });
         }
@@ -162,16 +166,17 @@ impl KeepAliveDriver {
     fn on_timer(&mut self) {
         let is_overdue = self.pending.patience_end().is_some_and(|end| end <= boot_time());
         if let (true, Some(link)) = (is_overdue, &self.link) {
-            tracing::warn!(endpoint = %link.connection.address, "keep-alive was not answered in time, leaving");
+            // A stopped server keeps its sockets open, so an overdue reply is the only sign of it.
+            tracing::warn!(endpoint = %link.connection.address, "keep-alive reply overdue");
             let reason = "a keep-alive was not answered in time".to_owned();
             self.endpoints.report(&link.connection, ConnectionReport::Failed(reason));
             self.lose();
         }
     }
 
-    fn on_came(&mut self, came: Result<LeaseKeepAliveResponse, Status>) {
+    fn on_received(&mut self, received: Result<LeaseKeepAliveResponse, Status>) {
         let Some(link) = &self.link else { return };
-        let response = match came {
+        let response = match received {
             Ok(response) => response,
             Err(status) => {
                 tracing::debug!(endpoint = %link.connection.address, %status, "keep-alive stream broke");
@@ -181,7 +186,7 @@ impl KeepAliveDriver {
                         self.trouble(error);
                     }
                     StreamError::Fatal(error @ (Error::Denied(_) | Error::Invalid(_))) => {
-                        self.refuse_one(&error)
+                        self.refuse_one(&error);
                     }
                     StreamError::Fatal(error) => self.refuse_all(&error),
                 };
@@ -192,33 +197,37 @@ impl KeepAliveDriver {
         {
             return self.refuse_all(&error);
         }
+        // A reply proves that the server works: the next break reconnects without a pause.
         self.reconnect.reset();
         if std::mem::take(&mut self.is_troubled) {
             self.inbox.set_trouble(None);
-            tracing::info!(endpoint = %link.connection.address, "keep-alives flow again");
+            tracing::info!(endpoint = %link.connection.address, "keep-alive stream resumed");
         }
         let Some(answered) = self.pending.answered(response.id) else { return };
+        // etcd replies with a TTL of 0 for a lease that it does not know.
         let renewal = match response.ttl {
             1.. => Renewal::Renewed { ttl_s: response.ttl, sent_at: answered.sent_at },
             _ => Renewal::Gone,
         };
         for caller in answered.callers {
-            // A caller that left does not mind.
+            // It fails only for a caller that was dropped.
             let _ = caller.send(Ok(renewal));
         }
     }
 
-    /// The stream is gone; what it owed is sent again, on another one, after a pause.
+    /// The stream is lost: its unanswered renewals are sent again on another one, after a pause.
     fn lose(&mut self) {
         if self.link.take().is_some() {
+            // Replies of this stream can no longer arrive, so its sends must not match later ones.
             self.pending.lost();
             self.reconnect.pause();
         }
     }
 
-    /// There was no connection to be had.
+    /// No connection could be opened.
     fn fail(&mut self, error: Error) {
         if is_fatal(&error) {
+            // Another cluster answers: no reply of it may extend a lease of the known one.
             return self.refuse_all(&error);
         }
         self.reconnect.pause();
@@ -227,18 +236,20 @@ impl KeepAliveDriver {
 
     fn trouble(&mut self, error: Error) {
         if !std::mem::replace(&mut self.is_troubled, true) {
-            tracing::warn!(%error, "keep-alives are interrupted");
+            tracing::warn!(%error, "keep-alive stream interrupted");
         }
         self.inbox.set_trouble(Some(error));
     }
 
-    /// One lease is not ours to renew, for instance because a stranger hung a key on it that we may not touch. The
-    /// server ends the whole stream over it; the others go on at once.
+    /// The user may not renew one lease, for instance because another user attached a key to it
+    /// without permission for this one. The server then ends the whole stream; the other renewals
+    /// are sent again immediately.
     fn refuse_one(&mut self, error: &Error) {
         for caller in self.pending.refused() {
             let _ = caller.send(Err(error.clone()));
         }
         self.lose();
+        // The server works and only one lease was refused, so the pause would delay healthy leases.
         self.reconnect.hurry();
     }
 

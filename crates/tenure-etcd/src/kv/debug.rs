@@ -48,7 +48,7 @@ mod tests {
     use crate::kv::{Compare, CompareValue, KeyValue, Op, Put, Relation, Txn};
 
     #[test]
-    fn no_value_shows_in_a_transaction_or_an_answer() {
+    fn debug_output_hides_values() {
         let canary = Bytes::from_static(b"canary");
         let put = Put { key: "k".into(), value: canary.clone(), ..Put::default() };
         let when = vec![Compare {

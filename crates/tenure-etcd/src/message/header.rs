@@ -13,7 +13,7 @@ pub(crate) struct ResponseHeader {
     pub(crate) raft_term: u64,
 }
 
-/// A response whose header can be checked before anything else is believed.
+/// A response with a header that is checked before anything else of it is trusted.
 pub(crate) trait Headed {
     /// The header, which some servers leave out of cancelled streams.
     fn header(&self) -> Option<&ResponseHeader>;

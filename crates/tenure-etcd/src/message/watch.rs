@@ -15,8 +15,8 @@ pub(crate) struct WatchRequest {
 }
 
 impl WatchRequest {
-    /// Whether a server that lives says something to this without delay. A cancel is answered only if there was
-    /// something to cancel, and progress only if nobody is behind.
+    /// Whether a live server replies to this without delay. It replies to a cancel only if there
+    /// was something to cancel, and to a progress request only if no watcher is behind.
     pub(crate) fn is_answered_at_once(&self) -> bool {
         matches!(self.request, Some(WatchRequestKind::Create(_)))
     }

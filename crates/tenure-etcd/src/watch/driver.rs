@@ -1,7 +1,8 @@
-//! The task that owns the watch stream: it moves things between the server, the machine and the consumers.
+//! The task that owns the watch stream: it connects the server, the machine and the consumers.
 //!
-//! What it decides itself is only when: when to open a stream and where, when to close it, when to leave a server that
-//! is silent. Everything that happened becomes one `WatchDriverEvent`; the work is done after the `select!`.
+//! The task decides when and where to open a stream, when to close it, and when to abandon a silent
+//! server. Everything else is decided by the machine. Each event becomes one `WatchDriverEvent`; the
+//! work is done after the `select!`.
 
 mod link;
 mod reads;
@@ -30,11 +31,12 @@ use crate::stream::{Incoming, Reconnect, StreamError, is_fatal, maybe};
 use link::{SendWindow, WatchLink};
 use reads::ReadReply;
 
-/// How long a stream without watchers is kept: one that waits for a lock again and again need not open one each time.
+/// How long a stream without watchers is kept. A process that waits for a lock repeatedly would
+/// otherwise open a stream each time.
 const LINGER: Duration = Duration::from_secs(1);
-/// A stream that lived so long was healthy: the next one is opened without delay.
+/// A stream that lived this long was healthy: the next one is opened without delay.
 const HEALTHY_AFTER: Duration = Duration::from_secs(2);
-/// Proofs on their way at once: a second one keeps a proof that hangs from holding up the others, more would only send
+/// Probes in flight. With one, a probe that hangs would delay all others; a third would only read
 /// what the next one covers.
 const PROBES_MAX: usize = 2;
 
@@ -45,29 +47,30 @@ pub(super) struct WatchDriver {
     router: Router<QueueSender>,
     link: Option<WatchLink>,
     reconnect: Reconnect,
-    /// A stream broke before: ask whether this is still the same store when the next one opens.
+    /// A stream broke before: when the next one opens, a linearizable read checks that this is still
+    /// the same store.
     has_lost: bool,
     /// When the stream lost its last watcher.
     idle_since: Option<Instant>,
-    answers: FuturesUnordered<BoxFuture<'static, ReadReply>>,
+    reads: FuturesUnordered<BoxFuture<'static, ReadReply>>,
     checks: StartChecks,
     probes: usize,
-    /// Something went wrong and nothing has come since.
+    /// A failure was logged and no response has arrived since.
     is_troubled: bool,
-    /// Counts the streams, so that an answer about an earlier one is recognised.
+    /// Counts the streams, so that a reply about an earlier one is recognised.
     serial: u64,
 }
 
 enum WatchDriverEvent {
     Stop,
-    News,
+    Commands,
     Connected(Result<Arc<Connection>, Error>),
-    Abandoned,
+    ConnectionAbandoned,
     Reachable,
     Timer,
-    AnsweredRenewal(ReadReply),
+    Replied(ReadReply),
     SendWindow(SendWindow),
-    Came(Result<WatchResponse, Status>),
+    Received(Result<WatchResponse, Status>),
 }
 
 impl WatchDriver {
@@ -80,7 +83,7 @@ impl WatchDriver {
             reconnect: Reconnect::default(),
             has_lost: false,
             idle_since: None,
-            answers: FuturesUnordered::new(),
+            reads: FuturesUnordered::new(),
             checks: StartChecks::default(),
             probes: 0,
             is_troubled: false,
@@ -88,7 +91,7 @@ impl WatchDriver {
         }
     }
 
-    /// Until the client closes.
+    /// Runs until the client closes.
     pub(super) async fn run(mut self) {
         let mut reachable = self.endpoints.changed();
         loop {
@@ -96,7 +99,7 @@ impl WatchDriver {
             let due_at = self.due_at();
             let is_pausing = self.reconnect.retry_at().is_some();
             let has_requests = self.router.has_requests();
-            let WatchDriver { endpoints, inbox, link, reconnect, answers, .. } = &mut self;
+            let WatchDriver { endpoints, inbox, link, reconnect, reads, .. } = &mut self;
             let (abandoned, requests, incoming) = match link {
                 Some(link) => (Some(&mut link.abandoned), Some(&link.requests), Some(&mut link.incoming)),
                 None => (None, None, None),
@@ -104,44 +107,46 @@ impl WatchDriver {
             let event = tokio::select! {
                 biased;
                 () = endpoints.stop().cancelled() => WatchDriverEvent::Stop,
-                () = inbox.wait() => WatchDriverEvent::News,
+                () = inbox.wait() => WatchDriverEvent::Commands,
                 connected = reconnect.connected() => WatchDriverEvent::Connected(connected),
-                () = maybe(abandoned) => WatchDriverEvent::Abandoned,
+                () = maybe(abandoned) => WatchDriverEvent::ConnectionAbandoned,
                 // The sender lives as long as the endpoints, which this task holds: it cannot fail.
                 _ = reachable.changed(), if is_pausing => WatchDriverEvent::Reachable,
                 () = maybe(due_at.map(sleep_until)) => WatchDriverEvent::Timer,
-                answer = answers.next(), if !answers.is_empty() => match answer {
-                    Some(answer) => WatchDriverEvent::AnsweredRenewal(answer),
+                answer = reads.next(), if !reads.is_empty() => match answer {
+                    Some(answer) => WatchDriverEvent::Replied(answer),
                     None => continue,
                 },
-                room = maybe(requests.filter(|_| has_requests).map(link::room)) => WatchDriverEvent::SendWindow(room),
-                came = maybe(incoming.map(Incoming::next)) => WatchDriverEvent::Came(came),
+                window = maybe(requests.filter(|_| has_requests).map(link::window)) => WatchDriverEvent::SendWindow(window),
+                received = maybe(incoming.map(Incoming::next)) => WatchDriverEvent::Received(received),
             };
             match event {
                 WatchDriverEvent::Stop => break,
-                WatchDriverEvent::News => self.on_news(),
+                WatchDriverEvent::Commands => self.on_commands(),
                 WatchDriverEvent::Connected(connected) => self.on_connected(connected),
-                WatchDriverEvent::Abandoned => self.lose(),
+                WatchDriverEvent::ConnectionAbandoned => self.lose(),
                 WatchDriverEvent::Reachable => self.reconnect.hurry(),
                 WatchDriverEvent::Timer => self.on_timer(),
-                WatchDriverEvent::AnsweredRenewal(answer) => self.on_answer(answer),
-                WatchDriverEvent::SendWindow(room) => self.on_room(room),
-                WatchDriverEvent::Came(came) => self.on_came(came),
+                WatchDriverEvent::Replied(answer) => self.on_read(answer),
+                WatchDriverEvent::SendWindow(window) => self.on_window(window),
+                WatchDriverEvent::Received(received) => self.on_received(received),
             }
         }
         self.router.end_all(&Error::Closed);
     }
 
-    /// Does what the last event made necessary: questions of the machine, and the wish for a stream.
+    /// Executes what the last event made necessary: actions of the machine, probes that are due, and
+    /// a new stream.
     fn settle(&mut self) {
         while let Some(action) = self.router.poll_action() {
             self.act(action);
         }
+        // Checks gather while the probes in flight are at their limit, and share the next probe.
         while self.probes < PROBES_MAX
-            && let Some(query) = self.checks.ask(Instant::now())
+            && let Some(query) = self.checks.next_query(Instant::now())
         {
             self.probes += 1;
-            self.answers.push(reads::probe(&self.endpoints, query));
+            self.reads.push(reads::probe(&self.endpoints, query));
         }
         let is_idle = self.router.is_empty() && self.link.is_some();
         self.idle_since = is_idle.then(|| self.idle_since.unwrap_or_else(Instant::now));
@@ -156,16 +161,16 @@ impl WatchDriver {
 
     fn act(&mut self, action: RouterAction) {
         match action {
-            RouterAction::Read { name, key } => self.answers.push(reads::point(&self.endpoints, name, key)),
+            RouterAction::Read { name, key } => self.reads.push(reads::point(&self.endpoints, name, key)),
             RouterAction::Probe { name, epoch, after, key } => {
-                self.checks.add(StartCheck { name, epoch, after, key })
+                self.checks.add(StartCheck { name, epoch, after, key });
             }
             RouterAction::Verify { name, key, range_end } => {
-                self.answers.push(reads::verify(&self.endpoints, name, self.serial, key, range_end));
+                self.reads.push(reads::verify(&self.endpoints, name, self.serial, key, range_end));
             }
             RouterAction::Fail(reason) => {
                 if let Some(link) = &self.link {
-                    tracing::warn!(endpoint = %link.connection.address, reason, "watch stream given up");
+                    tracing::warn!(endpoint = %link.connection.address, reason, "watch stream abandoned");
                     self.endpoints.report(&link.connection, ConnectionReport::Failed(reason));
                     self.lose();
                 }
@@ -175,13 +180,14 @@ impl WatchDriver {
 
     fn due_at(&self) -> Option<Instant> {
         let watchdog = self.link.as_ref().map(|link| link.watchdog.due_at());
+        // An idle stream is closed late, a pause before a retry matters only while a stream is wanted.
         let linger = self.idle_since.map(|since| since + LINGER);
         let retry = self.reconnect.retry_at().filter(|_| self.wants_link());
         let checks = self.checks.due_at(Instant::now()).filter(|_| self.probes < PROBES_MAX);
         [watchdog, linger, retry, checks].into_iter().flatten().min()
     }
 
-    fn on_news(&mut self) {
+    fn on_commands(&mut self) {
         for command in self.inbox.take() {
             match command {
                 WatchCommand::Subscribe { name, spec, sender } => self.router.subscribe(name, spec, sender),
@@ -199,21 +205,27 @@ impl WatchDriver {
     }
 
     fn open(&mut self, connection: Arc<Connection>) {
+        // The machine queues its creations first: etcd replies to a stream only after a first request,
+        // so an empty one would hang in opening.
         self.router.connected();
         if !self.router.has_requests() {
-            // Whoever wanted it has left meanwhile.
+            // Its watcher has been dropped meanwhile.
             self.router.lost();
             return;
         }
         self.serial += 1;
         let ask_after = self.endpoints.config.watch_ask_after;
         let answer_within = self.endpoints.config.watch_answer_within;
-        let patience = WatchdogTimeouts { ask_after, answer_within };
-        match WatchLink::open(&self.endpoints, connection, &mut self.router, patience) {
+        let timeouts = WatchdogTimeouts { ask_after, answer_within };
+        match WatchLink::open(&self.endpoints, connection, &mut self.router, timeouts) {
             Ok(link) => {
-                self.answers.push(reads::version(&self.endpoints, &link.connection, self.serial));
+                // Old servers report progress too early and may lose history, so nothing is trusted
+                // until the version of this stream's server is known.
+                self.reads.push(reads::version(&self.endpoints, &link.connection, self.serial));
+                // Responses of a stream carry no proof that the store was not restored from a backup;
+                // a linearizable read does.
                 if let (true, Some(key)) = (std::mem::take(&mut self.has_lost), self.router.some_key()) {
-                    self.answers.push(reads::identity(&self.endpoints, key));
+                    self.reads.push(reads::identity(&self.endpoints, key));
                 }
                 self.link = Some(link);
             }
@@ -232,14 +244,15 @@ impl WatchDriver {
             return;
         }
         let Some(link) = &mut self.link else { return };
-        match link.watchdog.look(now) {
+        match link.watchdog.decide(now) {
             WatchdogAction::Quiet => {}
             WatchdogAction::Ask => {
-                self.router.ask_for_life();
-                link.watchdog.asked(now);
+                // Only after a silence: each of these requests is work for the server.
+                self.router.request_sign_of_life();
+                link.watchdog.requested(now);
             }
             WatchdogAction::Leave => {
-                tracing::warn!(endpoint = %link.connection.address, "watch stream is silent, leaving");
+                tracing::warn!(endpoint = %link.connection.address, "watch stream silent, abandoned");
                 let reason = "the watch stream was silent".to_owned();
                 self.endpoints.report(&link.connection, ConnectionReport::Failed(reason));
                 self.lose();
@@ -247,19 +260,20 @@ impl WatchDriver {
         }
     }
 
-    fn on_room(&mut self, room: SendWindow) {
+    fn on_window(&mut self, window: SendWindow) {
         let Some(link) = &mut self.link else { return };
-        link.send(room, &mut self.router);
+        link.send(window, &mut self.router);
     }
 
-    fn on_came(&mut self, came: Result<WatchResponse, Status>) {
+    fn on_received(&mut self, received: Result<WatchResponse, Status>) {
         let Some(link) = &mut self.link else { return };
-        match came {
+        match received {
             Ok(response) => {
-                link.watchdog.heard(Instant::now());
+                // Any response proves that the server lives, whichever watcher it belongs to.
+                link.watchdog.received(Instant::now());
                 if std::mem::take(&mut self.is_troubled) {
                     self.inbox.set_trouble(None);
-                    tracing::info!(endpoint = %link.connection.address, "watches flow again");
+                    tracing::info!(endpoint = %link.connection.address, "watch stream resumed");
                 }
                 if let Some(Err(error)) =
                     response.header.as_ref().map(|header| self.endpoints.identity.observe(header))
@@ -270,6 +284,7 @@ impl WatchDriver {
             }
             Err(status) => {
                 tracing::debug!(endpoint = %link.connection.address, %status, "watch stream broke");
+                // The report makes all other users of the connection leave it, too.
                 let broken = StreamError::report(&self.endpoints, &link.connection, &status);
                 self.lose();
                 match broken {
@@ -280,7 +295,7 @@ impl WatchDriver {
         }
     }
 
-    fn on_answer(&mut self, answer: ReadReply) {
+    fn on_read(&mut self, answer: ReadReply) {
         match answer {
             ReadReply::Point { name, result: Ok(revision) } => self.router.read(name, revision),
             ReadReply::Point { name, result: Err(error) } => self.router.end(name, WatchError::Lost(error)),
@@ -292,7 +307,9 @@ impl WatchDriver {
                 self.router.end(name, WatchError::Lost(error));
             }
             ReadReply::Verify { serial, .. } => {
-                // We may read it: the token of this stream ran out, or the store is in trouble. Begin anew.
+                // The user may read the range, so the refusal came from an expired token or from a
+                // store in trouble. A new stream signs in again. A reply about an earlier stream is
+                // ignored: that stream is closed already.
                 if serial == self.serial
                     && let Some(link) = &self.link
                 {
@@ -323,23 +340,26 @@ impl WatchDriver {
                 }
             }
             Err(Error::Compacted { .. }) => {
+                // Only the watchers at the oldest point are known to have lost revisions.
                 for check in query.compacted(&mut self.checks) {
                     self.router.disproven(check.name, check.epoch, check.after);
                 }
             }
             Err(error @ (Error::Replaced(_) | Error::Closed)) => self.end_all(&error),
+            // The read used the key of the oldest check, so a refusal proves nothing about the others.
             Err(error) if is_fatal(&error) => {
                 let check = query.refused(&mut self.checks);
                 self.router.end(check.name, WatchError::Lost(error));
             }
-            // The call has waited and tried for its whole deadline: ask again.
+            // The read was retried for its whole deadline: repeat it.
             Err(_) => query.unanswered(&mut self.checks),
         }
     }
 
-    /// The stream is gone; the next one after a pause.
+    /// The stream is lost; the next one is opened after a pause.
     fn lose(&mut self) {
         let Some(link) = self.link.take() else { return };
+        // A stream that breaks soon after it opened points to a server in trouble: the pause grows.
         if link.opened_at.elapsed() >= HEALTHY_AFTER {
             self.reconnect.reset();
         }
@@ -348,7 +368,7 @@ impl WatchDriver {
         self.reconnect.pause();
     }
 
-    /// There was no connection to be had.
+    /// No connection could be opened.
     fn fail(&mut self, error: Error) {
         if is_fatal(&error) {
             return self.end_all(&error);
@@ -360,7 +380,7 @@ impl WatchDriver {
 
     fn trouble(&mut self, error: Error) {
         if !std::mem::replace(&mut self.is_troubled, true) {
-            tracing::warn!(%error, "watches are interrupted");
+            tracing::warn!(%error, "watch stream interrupted");
         }
         self.inbox.set_trouble(Some(error));
     }

@@ -1,4 +1,5 @@
-//! Where callers hand in their watches, and where watchers say that they are gone. Started with the first of them.
+//! Where callers create watches and dropped watchers cancel them. The task starts with the first
+//! watch.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use super::{WatchError, WatchFrom, WatchSpec, Watcher};
 use crate::endpoints::Endpoints;
 use crate::error::{Cause, Error, Invalid};
 
-/// One client's watches.
+/// The watches of one client.
 #[derive(Debug)]
 pub(crate) struct Hub {
     inbox: Arc<WatchInbox>,
@@ -28,7 +29,7 @@ impl Hub {
         Self { inbox: Arc::default(), next_name: AtomicU64::new(1), is_started: AtomicBool::new(false) }
     }
 
-    /// Returns when the watch stands at a server.
+    /// Returns when a server has created the watch.
     ///
     /// # Cancellation
     ///
@@ -44,7 +45,7 @@ impl Hub {
         let name = WatchName(self.next_name.fetch_add(1, Ordering::Relaxed));
         let (sender, mut receiver) = queue::queue();
         self.inbox.put(WatchCommand::Subscribe { name, spec, sender });
-        // From here on the handle withdraws the watch, however this call ends.
+        // From here on, dropping the handle cancels the watch, however this call ends.
         let handle = SubscriptionHandle { name, inbox: Arc::clone(&self.inbox) };
         let opened = timeout(endpoints.config.deadline, poll_fn(|context| receiver.poll_opened(context)));
         let opened = tokio::select! {
@@ -65,7 +66,7 @@ impl Hub {
     }
 }
 
-/// What no server would take, said before anything is sent.
+/// Refuses what no server would accept, before anything is sent.
 fn check(spec: &WatchSpec) -> Result<(), Error> {
     let from_here_on: &[u8] = b"\0";
     if spec.key.is_empty() {
@@ -88,7 +89,7 @@ fn check(spec: &WatchSpec) -> Result<(), Error> {
     }
 }
 
-/// A watcher's place; given back when dropped.
+/// The subscription of a watcher; cancelled on drop.
 #[derive(Debug)]
 pub(super) struct SubscriptionHandle {
     name: WatchName,
@@ -108,7 +109,7 @@ impl Drop for SubscriptionHandle {
     }
 }
 
-/// What the task is told.
+/// A command for the task.
 #[derive(Debug)]
 pub(super) enum WatchCommand {
     Subscribe { name: WatchName, spec: WatchSpec, sender: QueueSender },
@@ -116,15 +117,16 @@ pub(super) enum WatchCommand {
     Dropped(WatchName),
 }
 
-/// From everybody to the one task.
+/// From all callers to the one task.
 ///
-/// Not a channel, because dropping a watcher must be able to speak without waiting. It is bounded all the same: a
-/// watcher is named at most once for each of its three commands between two looks of the task.
+/// Not a channel, because dropping a watcher must queue a command without waiting. It is bounded
+/// all the same: between two reads of the task it contains each of a watcher's three commands at
+/// most once.
 #[derive(Debug, Default)]
 pub(super) struct WatchInbox {
     commands: Mutex<Vec<WatchCommand>>,
     changed: Notify,
-    /// What the task could not do last, for callers whose deadline passes.
+    /// The task's last failure, for callers that reach their deadline.
     trouble: Mutex<Option<Error>>,
 }
 

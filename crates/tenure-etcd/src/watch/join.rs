@@ -1,8 +1,9 @@
-//! Makes whole revisions out of the pieces etcd sends.
+//! Joins the fragments that etcd sends into whole revisions.
 //!
-//! A large response arrives in fragments that are cut anywhere, also in the middle of a revision, and one response
-//! may hold a thousand revisions. Consumers get one batch per revision, so this holds back exactly the last revision
-//! of a fragment, and lets go of everything before it: memory stays at one revision however long the catch-up is.
+//! A large response arrives in fragments that are cut anywhere, also in the middle of a revision,
+//! and one response may hold a thousand revisions. Consumers get one batch per revision. Therefore
+//! this keeps back exactly the last revision of a fragment and delivers everything before it:
+//! memory stays at one revision however long the catch-up is.
 //!
 //! **Invariant**: a batch that comes out holds all events of its revision, and revisions only grow.
 
@@ -47,7 +48,7 @@ impl Join {
         Ok(())
     }
 
-    /// Whether a revision is still waiting for its rest.
+    /// Whether the last revision is still incomplete.
     pub(super) fn is_open(&self) -> bool {
         self.tail.is_some()
     }

@@ -1,7 +1,8 @@
 //! The bounded queue between the stream's task and one consumer.
 //!
-//! The task never waits for a consumer: when the queue is full it cancels that watcher at the server, and the consumer,
-//! having emptied the queue, asks for the rest. So a slow consumer costs its own time and nobody else's.
+//! The task never waits for a consumer. When the queue is full it cancels that watcher at the
+//! server, and the consumer requests the remainder once it has emptied the queue. A slow consumer
+//! therefore delays no other.
 //!
 //! **Invariant**: what was queued is delivered, in order, before the end is.
 
@@ -20,24 +21,25 @@ const ITEMS_MAX: usize = 4_096;
 /// values still has one to read while the next arrives.
 const WEIGHT_MAX: usize = 4 << 20;
 
-/// The task's end: fills the queue.
+/// The sending end, held by the task.
 #[derive(Debug)]
 pub(super) struct QueueSender(Arc<Mutex<QueueState>>);
 
-/// The consumer's end: empties it.
+/// The receiving end, held by the consumer.
 #[derive(Debug)]
 pub(super) struct QueueReceiver(Arc<Mutex<QueueState>>);
 
-/// What the consumer finds.
+/// The result of a poll by the consumer.
 #[derive(Debug)]
 pub(super) enum Taken {
     /// The next item.
     Item(WatchItem),
-    /// The next item, and the queue had overflowed and is empty now: ask for the rest.
+    /// The next item; the queue had overflowed and is empty now, so the remainder must be
+    /// requested.
     LastBeforeRest(WatchItem),
     /// The end, once.
     End(WatchError),
-    /// Nothing will come any more.
+    /// The stream of items has ended.
     Over,
 }
 
@@ -70,7 +72,7 @@ impl WatchSink for QueueSender {
         let mut state = lock(&self.0);
         if let (WatchItem::Progress(_), Some(last @ WatchItem::Progress(_))) = (&item, state.items.back_mut())
         {
-            // A later progress says all that the earlier one said.
+            // A later progress item includes the earlier one.
             *last = item;
             return Ok(());
         }
@@ -94,7 +96,7 @@ impl WatchSink for QueueSender {
 }
 
 impl Drop for QueueSender {
-    /// A task that is gone must not leave its consumers waiting.
+    /// A task that ended must not leave its consumers waiting.
     fn drop(&mut self) {
         let mut state = lock(&self.0);
         state.over = true;
@@ -103,7 +105,8 @@ impl Drop for QueueSender {
 }
 
 impl QueueReceiver {
-    /// Waits until the watcher stands at the server, and tells from which revision on it delivers.
+    /// Waits until the server has created the watch, and returns the revision after which it
+    /// delivers.
     pub(super) fn poll_opened(&mut self, context: &mut Context<'_>) -> Poll<Result<i64, Option<WatchError>>> {
         let mut state = lock(&self.0);
         if let Some(point) = state.opened {
@@ -140,7 +143,7 @@ fn lock(state: &Mutex<QueueState>) -> MutexGuard<'_, QueueState> {
     state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Wakes outside the lock, so that the woken one does not run into it.
+/// Wakes the task after the lock is released, so that it does not block on it.
 fn wake(mut state: MutexGuard<'_, QueueState>) {
     let waker = state.waker.take();
     drop(state);

@@ -1,7 +1,8 @@
-//! What it means when the server cancels a watcher, read from the words it gives.
+//! Why the server cancelled a watcher, derived from the text that it gives.
 //!
-//! etcd has no codes here, only a compact revision and a text that changed over the versions: 3.4 says "permission
-//! denied" also for a token that merely ran out. So a word about permissions is a suspicion to verify, not a verdict.
+//! etcd has no codes here, only a compact revision and a text that changed between versions: 3.4
+//! sends "permission denied" also for a token that merely expired. A refusal for lack of permission
+//! is therefore verified before it is trusted.
 
 use crate::message::watch::WatchResponse;
 
@@ -10,16 +11,16 @@ use crate::message::watch::WatchResponse;
 pub(super) enum Refusal {
     /// History up to this revision is gone: the consumer must list again.
     Compacted(i64),
-    /// A matter of permission, or of a token that ran out: ask with an ordinary read.
+    /// A missing permission, or an expired token: an ordinary read decides which.
     Suspect(String),
     /// The request itself is wrong and will stay so.
     Invalid(String),
-    /// The server is in trouble: go elsewhere.
+    /// The server is in trouble: try another member.
     Retry(String),
 }
 
 impl Refusal {
-    /// Reads a response with `canceled` set that we did not ask for.
+    /// Parses a response with `canceled` set that this client did not request.
     pub(super) fn parse(response: &WatchResponse) -> Refusal {
         if response.compact_revision > 0 {
             return Refusal::Compacted(response.compact_revision);
@@ -44,7 +45,7 @@ mod tests {
     use crate::message::watch::WatchResponse;
 
     #[test]
-    fn every_known_reason_has_its_next_step() {
+    fn known_refusals_have_next_steps() {
         let cases = [
             (7, "", Refusal::Compacted(7)),
             (7, "etcdserver: mvcc: required revision has been compacted", Refusal::Compacted(7)),

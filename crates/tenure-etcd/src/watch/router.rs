@@ -1,10 +1,12 @@
-//! The pure half of the watch stream: who watches what, which answer belongs to whom, what to ask next.
+//! The pure half of the watch stream: the subscriptions, which response belongs to which, and what
+//! to request next.
 //!
-//! It is told what happened (a response, a lost stream, an answered read, a consumer that left) and says what to send
-//! and what to find out. The driver only moves things. Nothing in here knows the time or waits.
+//! Its inputs are events (a response, a lost stream, the reply to a read, a dropped consumer), its
+//! outputs are requests and actions. The driver only moves bytes. The machine does not know the
+//! time and never waits.
 //!
-//! **Invariant**: creations are answered in the order they were sent, so the oldest unanswered one is meant; ids in
-//! answers are not trusted for that, because a refused creation carries -1.
+//! **Invariant**: creations are answered in the order they were sent, so a reply belongs to the oldest
+//! unanswered one. The id in the reply is not used for that, because a refused creation carries -1.
 //! **Invariant**: an id on a stream belongs to one subscription and is never used again.
 
 use std::collections::{HashMap, VecDeque};
@@ -28,26 +30,29 @@ pub(super) struct WatchName(pub(super) u64);
 
 /// Where the items of one subscription go.
 pub(super) trait WatchSink {
-    /// The watcher stands and delivers what comes after `point`.
+    /// A server has created the watch, which delivers what comes after `point`.
     fn opened(&mut self, point: i64);
-    /// Takes an item, or refuses it for want of room; then the consumer will ask when there is room again.
+    /// Takes an item, or refuses it because the queue is full; the consumer then reports when it has
+    /// emptied the queue.
     fn offer(&mut self, item: WatchItem) -> Result<(), QueueFull>;
-    /// The last word.
+    /// Ends the stream of items with this error.
     fn end(&mut self, end: WatchError);
 }
 
-/// The consumer has more waiting than it may have.
+/// The consumer's queue is full.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct QueueFull;
 
 /// What the driver must find out or do.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RouterAction {
-    /// Read `key` linearizably and tell the store's revision with `read`.
+    /// Read `key` linearizably and pass the store's revision to `read`.
     Read { name: WatchName, key: Bytes },
-    /// Read `key` at revision `after` and tell with `proven` or `end` whether that is compacted.
+    /// Read `key` at revision `after` and call `proven` or `end`, depending on whether that is
+    /// compacted.
     Probe { name: WatchName, epoch: u64, after: i64, key: Bytes },
-    /// Read the range as the user that we are: the server says we may not watch it.
+    /// Read the range with the client's own user: the server reports that this user may not watch
+    /// it.
     Verify { name: WatchName, key: Bytes, range_end: Bytes },
     /// Leave this stream.
     Fail(String),
@@ -76,8 +81,8 @@ enum RouterStream {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CreateRequest {
     Watch(WatchName, u64),
-    /// The watchdog's question, which no server grants.
-    Beat,
+    /// The watchdog's creation of an empty range, which every server refuses.
+    Heartbeat,
 }
 
 #[derive(Debug)]
@@ -85,7 +90,7 @@ enum OutgoingRequest {
     Create(WatchName),
     Cancel(i64),
     Progress,
-    Beat,
+    Heartbeat,
 }
 
 impl<S: WatchSink> Router<S> {
@@ -138,8 +143,8 @@ impl<S: WatchSink> Router<S> {
         self.with(name, Subscription::drained);
     }
 
-    /// There is a stream again: everything is created on it, oldest first.
-    /// Its server is not believed before `trust`.
+    /// A new stream is open: all subscriptions are created on it, oldest first. Progress of its server
+    /// is ignored until `trust` is called.
     pub(super) fn connected(&mut self) {
         self.link = RouterStream::Up(VersionQuirks::default());
         let mut names: Vec<WatchName> = self.subscriptions.keys().copied().collect();
@@ -149,34 +154,37 @@ impl<S: WatchSink> Router<S> {
         }
     }
 
-    /// What the server of the present stream may be believed.
+    /// What the version of the current stream's server can be trusted with.
     pub(super) fn trust(&mut self, trust: VersionQuirks) {
         if self.link != RouterStream::Down {
             self.link = RouterStream::Up(trust);
         }
     }
 
-    /// The stream is gone, and with it all ids and all questions on it.
+    /// The stream is lost, and with it all ids and unanswered requests.
     pub(super) fn lost(&mut self) {
         self.link = RouterStream::Down;
+        // Ids are valid on one stream only; the next one creates every watch under a new id.
         self.routes.clear();
         self.unanswered.clear();
         self.outgoing_requests.clear();
         self.subscriptions.values_mut().for_each(Subscription::lose);
     }
 
-    /// Asks the server to speak: for progress, and for a watch of nothing, which is refused at once.
-    /// Progress alone is not answered while any watcher of the stream is behind or starts in the future.
-    pub(super) fn ask_for_life(&mut self) {
+    /// Requests something that a live server answers at once: progress, and a watch of an empty range,
+    /// which it refuses. Progress alone is not answered while any watcher of the stream is behind or
+    /// starts in the future.
+    pub(super) fn request_sign_of_life(&mut self) {
         self.outgoing_requests.push_back(OutgoingRequest::Progress);
-        self.outgoing_requests.push_back(OutgoingRequest::Beat);
+        self.outgoing_requests.push_back(OutgoingRequest::Heartbeat);
     }
 
-    /// Something came from the stream.
+    /// A response of the stream.
     pub(super) fn handle(&mut self, response: WatchResponse) {
         if response.created {
             self.answered(&response);
         } else if response.canceled {
+            // The reply to a cancellation by this client finds no route: `cancel` removed it.
             if let Some(name) = self.routes.remove(&response.watch_id) {
                 self.refused(name, &response);
             }
@@ -187,7 +195,7 @@ impl<S: WatchSink> Router<S> {
         }
     }
 
-    /// The linearizable read asked for found the store at `revision`.
+    /// The linearizable read found the store at `revision`.
     pub(super) fn read(&mut self, name: WatchName, revision: i64) {
         self.with(name, |subscription, needs| subscription.read(revision, needs));
     }
@@ -197,15 +205,16 @@ impl<S: WatchSink> Router<S> {
         self.with(name, |subscription, needs| subscription.proven(epoch, needs));
     }
 
-    /// The starting point is compacted: something may be missing.
+    /// The starting point is compacted: revisions may be missing.
     pub(super) fn disproven(&mut self, name: WatchName, epoch: u64, after: i64) {
-        if self.subscriptions.get(&name).is_some_and(|subscription| subscription.is_asked(epoch)) {
-            // The server does not say how far it compacted, only that it did so beyond the point.
+        if self.subscriptions.get(&name).is_some_and(|subscription| subscription.is_probing(epoch)) {
+            // The server does not report how far it compacted, only that it did so beyond the
+            // point.
             self.end(name, WatchError::Compacted { at: after.saturating_add(1) });
         }
     }
 
-    /// Says the last word to one consumer.
+    /// Ends one subscription and passes the reason to its consumer.
     pub(super) fn end(&mut self, name: WatchName, end: WatchError) {
         if let Some(subscription) = self.subscriptions.remove(&name) {
             if let Some(id) = subscription.id() {
@@ -215,7 +224,7 @@ impl<S: WatchSink> Router<S> {
         }
     }
 
-    /// Says the last word to all.
+    /// Ends all subscriptions with one error.
     pub(super) fn end_all(&mut self, error: &Error) {
         for (_, subscription) in self.subscriptions.drain() {
             subscription.end(WatchError::Lost(error.clone()));
@@ -244,6 +253,7 @@ impl<S: WatchSink> Router<S> {
                     let wanted =
                         self.subscriptions.get_mut(&name).filter(|subscription| subscription.is_waiting());
                     let Some(subscription) = wanted else { continue };
+                    // The client chooses the ids, so none is ever used twice on one stream.
                     let request = subscription.create(self.next_id);
                     self.next_id += 1;
                     self.unanswered.push_back(CreateRequest::Watch(name, subscription.epoch()));
@@ -253,10 +263,11 @@ impl<S: WatchSink> Router<S> {
                     WatchRequestKind::Cancel(WatchCancelRequest { watch_id })
                 }
                 OutgoingRequest::Progress => WatchRequestKind::Progress(WatchProgressRequest {}),
-                OutgoingRequest::Beat => {
-                    self.unanswered.push_back(CreateRequest::Beat);
+                OutgoingRequest::Heartbeat => {
+                    self.unanswered.push_back(CreateRequest::Heartbeat);
                     let watch_id = self.next_id;
                     self.next_id += 1;
+                    // A range that ends before it begins: refused by every version of etcd.
                     WatchRequestKind::Create(WatchCreateRequest {
                         key: Bytes::from_static(b"b"),
                         range_end: Bytes::from_static(b"a"),
@@ -285,9 +296,10 @@ impl<S: WatchSink> Router<S> {
     fn answered(&mut self, response: &WatchResponse) {
         let (name, epoch) = match self.unanswered.pop_front() {
             Some(CreateRequest::Watch(name, epoch)) => (name, epoch),
-            Some(CreateRequest::Beat) => return,
-            None => return self.fail("the server created a watch that nobody asked for"),
+            Some(CreateRequest::Heartbeat) => return,
+            None => return self.fail("the server created a watch without a request"),
         };
+        // The watcher may have been dropped, or created again on this stream, since the request.
         let is_wanted =
             self.subscriptions.get(&name).is_some_and(|subscription| subscription.epoch() == epoch);
         if response.canceled {
@@ -300,6 +312,7 @@ impl<S: WatchSink> Router<S> {
             let id = response.watch_id;
             self.with(name, |subscription, needs| subscription.created(id, server_at, needs));
         } else {
+            // No consumer reads it: the watch would only cost the server memory.
             self.cancel(response.watch_id);
         }
     }
@@ -313,6 +326,8 @@ impl<S: WatchSink> Router<S> {
             Refusal::Suspect(reason) => {
                 tracing::debug!(reason, "a watch was refused");
                 let Some(subscription) = self.subscriptions.get_mut(&name) else { return };
+                // etcd 3.4 reports an expired token in the same way, so the watcher does not end before
+                // a read of its range was refused too.
                 subscription.lose();
                 let (key, range_end) = (subscription.key.clone(), subscription.range_end.clone());
                 self.actions.push_back(RouterAction::Verify { name, key, range_end });
@@ -321,7 +336,7 @@ impl<S: WatchSink> Router<S> {
         }
     }
 
-    /// The server has forgotten the watcher already.
+    /// Ends a subscription that the server has removed already, so that no cancellation is needed.
     fn finish(&mut self, name: WatchName, end: WatchError) {
         if let Some(subscription) = self.subscriptions.remove(&name) {
             subscription.end(end);
@@ -345,6 +360,7 @@ impl<S: WatchSink> Router<S> {
         if !self.trusts(|trust| trust.progress) {
             return;
         }
+        // A requested progress covers all watchers of the stream, a periodic one only its own.
         if response.watch_id == FOR_ALL {
             let names: Vec<WatchName> = self.routes.values().copied().collect();
             for name in names {
@@ -374,10 +390,11 @@ impl<S: WatchSink> Router<S> {
         for need in needs {
             match need {
                 SubscriptionNeed::Point => {
-                    self.actions.push_back(RouterAction::Read { name, key: key.clone() })
+                    self.actions.push_back(RouterAction::Read { name, key: key.clone() });
                 }
-                // It stood in the server's future: hardly any history was read for it, and none is missing.
-                SubscriptionNeed::Probe { stood_at_end: true, .. } if self.trusts(|trust| trust.history) => {
+                // It started in the server's future: hardly any history was read for it, and none
+                // is missing.
+                SubscriptionNeed::Probe { was_at_end: true, .. } if self.trusts(|trust| trust.history) => {
                     self.proven(name, epoch);
                 }
                 SubscriptionNeed::Probe { after, .. } => {
@@ -390,7 +407,7 @@ impl<S: WatchSink> Router<S> {
     }
 }
 
-/// The id of progress that speaks for every watcher of the stream.
+/// The id of a progress response that covers every watcher of the stream.
 const FOR_ALL: i64 = -1;
 
 fn parse_event(wire: WireEvent) -> Option<WatchEvent> {

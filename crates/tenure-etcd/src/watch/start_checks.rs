@@ -1,12 +1,14 @@
 //! Starting points to be proven, many with one read.
 //!
-//! Compaction removes everything below one revision, so a read at the oldest starting point proves all younger ones
-//! with it, and a compacted one condemns all older ones. A thousand watchers that resume together cost one read.
+//! Compaction removes everything below one revision. A read at the oldest starting point therefore
+//! proves all younger ones with it, and a compacted one fails all older ones. A thousand watchers
+//! that resume together cost one read.
 //!
-//! StartChecks come one by one, as the server sends the first item of each watcher, so between two questions there is a
-//! while in which they gather: the number of reads follows from time, not from how fast a read is answered.
+//! Checks are added one by one, as the server sends the first item of each watcher. They gather for
+//! a while between two queries, so the number of reads depends on time, not on how fast a read is
+//! answered.
 //!
-//! **Invariant**: a read proves only those whose first item had come before it was sent.
+//! **Invariant**: a read proves a starting point only if its first item came before it was sent.
 
 use std::time::Duration;
 
@@ -15,11 +17,11 @@ use tokio::time::Instant;
 
 use super::router::WatchName;
 
-/// How long checks gather after a query. Only a watcher that had to catch up checks, and the server lets those wait
-/// for its tick of 100 ms anyway.
+/// How long checks gather after a query. Only a watcher that has to catch up is checked, and the
+/// server delays its history by its tick of 100 ms anyway.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// One watcher that must know whether its starting point is still there.
+/// One watcher with a starting point that may be compacted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StartCheck {
     pub(super) name: WatchName,
@@ -31,11 +33,11 @@ pub(super) struct StartCheck {
     pub(super) key: Bytes,
 }
 
-/// Those that were not asked about yet.
+/// Checks that are not part of a query yet.
 #[derive(Debug, Default)]
 pub(super) struct StartChecks {
     open: Vec<StartCheck>,
-    /// When the next query may be asked.
+    /// When the next query may be sent.
     not_before: Option<Instant>,
 }
 
@@ -50,13 +52,13 @@ impl StartChecks {
         self.open.push(check);
     }
 
-    /// When there is something to ask, if there is.
+    /// When the next query is due; `None` without an open check.
     pub(super) fn due_at(&self, now: Instant) -> Option<Instant> {
         (!self.open.is_empty()).then(|| self.not_before.unwrap_or(now))
     }
 
-    /// Everything open as one query.
-    pub(super) fn ask(&mut self, now: Instant) -> Option<StartQuery> {
+    /// All open checks as one query.
+    pub(super) fn next_query(&mut self, now: Instant) -> Option<StartQuery> {
         if self.due_at(now)? > now {
             return None;
         }
@@ -68,27 +70,28 @@ impl StartChecks {
 }
 
 impl StartQuery {
-    /// Where and what to read.
+    /// The check with the oldest starting point: what to read, and at which revision.
     pub(super) fn oldest(&self) -> &StartCheck {
         self.checks.first().expect("a query is made of at least one check")
     }
 
-    /// The read succeeded: nobody has lost anything.
+    /// The read succeeded: no watcher has lost a revision.
     pub(super) fn proven(self) -> Vec<StartCheck> {
         self.checks
     }
 
-    /// The starting point of the oldest is compacted: those who share it are condemned, the others ask again.
+    /// The oldest starting point is compacted: the watchers that share it end, the others are
+    /// checked again.
     pub(super) fn compacted(self, checks: &mut StartChecks) -> Vec<StartCheck> {
         let after = self.oldest().after;
         let (condemned, rest) = self.checks.into_iter().partition(|check| check.after == after);
         checks.open.extend::<Vec<_>>(rest);
-        // These have gathered already.
+        // These have gathered already, so the next query is due at once.
         checks.not_before = None;
         condemned
     }
 
-    /// The oldest may not read its key: that concerns it alone.
+    /// The user may not read the oldest check's key, which concerns its watcher alone.
     pub(super) fn refused(self, checks: &mut StartChecks) -> StartCheck {
         let mut all = self.checks.into_iter();
         let oldest = all.next().expect("a query is made of at least one check");
@@ -97,7 +100,7 @@ impl StartQuery {
         oldest
     }
 
-    /// No answer: all ask again.
+    /// No reply: all checks stay open.
     pub(super) fn unanswered(self, checks: &mut StartChecks) {
         checks.open.extend(self.checks);
     }
@@ -122,66 +125,66 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_point_proves_all() {
+    fn oldest_start_proves_all() {
         let begin = Instant::now();
         let mut open = checks(&[(1, 30), (2, 10), (3, 20), (4, 10)]);
-        let query = open.ask(begin).unwrap();
+        let query = open.next_query(begin).unwrap();
         assert_eq!(query.oldest().after, 10);
         assert_eq!(names(&query.proven()), [2, 4, 3, 1]);
-        assert_eq!(open.ask(begin), None);
+        assert_eq!(open.next_query(begin), None);
     }
 
     #[test]
-    fn a_compacted_point_condemns_its_sharers_and_the_rest_asks_again() {
+    fn compacted_start_retries_younger_checks() {
         let begin = Instant::now();
         let mut open = checks(&[(1, 30), (2, 10), (3, 20), (4, 10)]);
-        let query = open.ask(begin).unwrap();
+        let query = open.next_query(begin).unwrap();
         assert_eq!(names(&query.compacted(&mut open)), [2, 4]);
-        let query = open.ask(begin).unwrap();
+        let query = open.next_query(begin).unwrap();
         assert_eq!(query.oldest().after, 20);
         assert_eq!(names(&query.proven()), [3, 1]);
     }
 
     #[test]
-    fn a_refused_read_concerns_only_who_asked_it() {
+    fn refused_read_fails_only_its_watcher() {
         let begin = Instant::now();
         let mut open = checks(&[(1, 30), (2, 10)]);
-        let query = open.ask(begin).unwrap();
+        let query = open.next_query(begin).unwrap();
         assert_eq!(query.refused(&mut open).name, WatchName(2));
-        assert_eq!(names(&open.ask(begin).unwrap().proven()), [1]);
+        assert_eq!(names(&open.next_query(begin).unwrap().proven()), [1]);
     }
 
     #[test]
-    fn what_came_after_the_read_was_sent_is_not_proven_by_it() {
+    fn check_added_after_read_is_unproven() {
         let begin = Instant::now();
         let mut open = checks(&[(1, 10)]);
-        let query = open.ask(begin).unwrap();
+        let query = open.next_query(begin).unwrap();
         open.add(StartCheck { name: WatchName(9), epoch: 1, after: 40, key: Bytes::new() });
         assert_eq!(names(&query.proven()), [1]);
-        assert_eq!(names(&open.ask(begin + GATHER).unwrap().proven()), [9]);
+        assert_eq!(names(&open.next_query(begin + GATHER).unwrap().proven()), [9]);
     }
 
     #[test]
-    fn without_an_answer_all_ask_again() {
+    fn unanswered_query_retries_all_checks() {
         let begin = Instant::now();
         let mut open = checks(&[(1, 30), (2, 10)]);
-        open.ask(begin).unwrap().unanswered(&mut open);
-        assert_eq!(names(&open.ask(begin + GATHER).unwrap().proven()), [2, 1]);
+        open.next_query(begin).unwrap().unanswered(&mut open);
+        assert_eq!(names(&open.next_query(begin + GATHER).unwrap().proven()), [2, 1]);
     }
 
     #[test]
-    fn doubts_that_come_one_by_one_ask_together() {
+    fn checks_gather_into_one_query() {
         let begin = Instant::now();
         let mut open = StartChecks::default();
         let step = GATHER / 100;
         let mut asked = 0;
         for name in 0..1_000 {
             open.add(StartCheck { name: WatchName(name), epoch: 1, after: 10, key: Bytes::new() });
-            asked += u32::from(open.ask(begin + step * u32::try_from(name).unwrap()).is_some());
+            asked += u32::from(open.next_query(begin + step * u32::try_from(name).unwrap()).is_some());
         }
         assert_eq!(asked, 10);
         let due_at = open.due_at(begin).unwrap();
-        assert!(due_at > begin && open.ask(due_at).is_some(), "the last of them are not forgotten");
+        assert!(due_at > begin && open.next_query(due_at).is_some(), "the last of them are not forgotten");
         assert_eq!(open.due_at(begin), None);
     }
 }

@@ -1,4 +1,5 @@
-//! One watcher as the machine sees it: how far it is, what it must still prove, what it holds back until then.
+//! One watcher as the machine sees it: how far it is, what it must still prove, and what it keeps
+//! back until then.
 //!
 //! Two things have to be known before an item may be handed out. A watch from *now* starts wherever the asked member
 //! happens to be, so a linearizable read gives the revision it delivers after. A watch that starts in the past may have
@@ -14,8 +15,8 @@ use super::router::{QueueFull, WatchSink};
 use super::{RevisionBatch, WatchError, WatchEvent, WatchFrom, WatchItem, WatchSpec};
 use crate::message::watch::WatchCreateRequest;
 
-/// Items held back while a read is on its way.
-/// It lasts one round trip as a rule; a watcher that gets more than this in that time is stopped and continued later.
+/// Items kept back while a read is in flight, which lasts one round trip as a rule. A watcher that
+/// gets more in that time is stopped and continued later.
 const HELD_MAX: usize = 4_096;
 /// Bytes held back likewise: as much as the consumer's own queue takes.
 const HELD_WEIGHT_MAX: usize = 4 << 20;
@@ -30,7 +31,7 @@ pub(super) struct Subscription<S> {
     point: StartPoint,
     phase: SubscriptionPhase,
     unverified: UnverifiedStart,
-    /// Counts the creations, so that late answers to questions of an earlier one are recognised.
+    /// Counts the creations, so that late replies about an earlier one are recognised.
     epoch: u64,
     is_open: bool,
     join: Join,
@@ -41,11 +42,12 @@ pub(super) struct Subscription<S> {
 /// Up to which revision everything was queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StartPoint {
-    /// From where the member stands that is asked, which has not said it yet.
+    /// From the current revision of the member, which has not reported it yet.
     Member,
-    /// From now, and now is not read yet.
+    /// From now; the current revision is not read yet.
     Unread,
-    /// From now, and this was read; whether the watch stands that early is not known yet.
+    /// From now, and the read returned this revision; whether the watch begins that early is not
+    /// known yet.
     Read(i64),
     /// Resume after this one.
     Known(i64),
@@ -55,35 +57,35 @@ enum StartPoint {
 enum SubscriptionPhase {
     /// Waits for a stream.
     Waiting,
-    /// Asked for, not answered.
+    /// Requested, not answered.
     Creating,
-    /// Stands at the server under this id, which was at this revision when it answered.
+    /// Created at the server under this id. The server was at this revision when it replied.
     Live { id: i64, server_at: i64 },
-    /// Cancelled because its consumer is slow, until the consumer asks.
+    /// Cancelled because its consumer is slow, until the consumer has emptied its queue.
     Draining,
-    /// Cancelled because too much was held, until the read that decides is answered.
+    /// Cancelled because too much was kept back, until the read that decides is answered.
     Parked,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UnverifiedStart {
-    /// Nothing can have been lost.
+    /// No revision can have been lost.
     None,
     /// Prove it when the first item comes: only then has the server read its history.
     Untested,
-    /// The proof is on its way.
-    Asked,
+    /// The proof is in flight.
+    Probing,
 }
 
 /// What a watcher needs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SubscriptionNeed {
-    /// A linearizable read, whose revision is the point.
+    /// A linearizable read; its revision is the point.
     Point,
-    /// A read at this revision, to see that it is not compacted.
-    /// `stood_at_end`: the server was not beyond it just before the watch was created. It may have gone on since, so
-    /// this is no proof by itself.
-    Probe { after: i64, stood_at_end: bool },
+    /// A read at this revision, to see that it is not compacted. `was_at_end`: the server was not
+    /// beyond it just before the watch was created. It may have moved on since, so this is no proof
+    /// by itself.
+    Probe { after: i64, was_at_end: bool },
     /// To be cancelled at the server.
     Stop { id: i64 },
     /// To be created again.
@@ -136,13 +138,15 @@ impl<S: WatchSink> Subscription<S> {
         self.point == StartPoint::Unread
     }
 
-    /// The request that puts it on a stream.
+    /// The request that creates it on a stream.
     pub(super) fn create(&mut self, watch_id: i64) -> WatchCreateRequest {
+        // What was held belongs to an earlier creation, and a late proof of that must not count.
         self.clear();
         self.epoch += 1;
         self.phase = SubscriptionPhase::Creating;
         let start_revision = match self.point {
-            // Above the server's present there is no catching up, and so no wait for its 100 ms tick.
+            // 0 means from the server's current revision: it need not catch up, which would wait for
+            // its tick of 100 ms.
             StartPoint::Unread | StartPoint::Member => 0,
             StartPoint::Read(revision) | StartPoint::Known(revision) => {
                 self.point = StartPoint::Known(revision);
@@ -162,7 +166,7 @@ impl<S: WatchSink> Subscription<S> {
         }
     }
 
-    /// The server has it, and was at `server_at` after that.
+    /// The server has created the watch and was at `server_at` afterwards.
     pub(super) fn created(&mut self, id: i64, server_at: i64, needs: &mut Vec<SubscriptionNeed>) {
         self.phase = SubscriptionPhase::Live { id, server_at };
         match self.point {
@@ -179,21 +183,26 @@ impl<S: WatchSink> Subscription<S> {
         }
     }
 
-    /// A linearizable read, begun after the watcher was wanted, found the store at `revision`.
+    /// A linearizable read, begun after the watch was requested, found the store at `revision`.
     pub(super) fn read(&mut self, revision: i64, needs: &mut Vec<SubscriptionNeed>) {
         if self.point != StartPoint::Unread {
             return;
         }
         match self.phase {
-            // The watch may stand later than the read: what came in between would be missing. Read again.
+            // The watch may begin later than the read: what came in between would be missing. Read
+            // again.
             SubscriptionPhase::Live { server_at, .. } if server_at > revision => {
-                needs.push(SubscriptionNeed::Point)
+                needs.push(SubscriptionNeed::Point);
             }
+            // The watch began no later than the read, so it covers everything after `revision`; older
+            // items that it delivered are dropped.
             SubscriptionPhase::Live { .. } => {
                 self.point = StartPoint::Known(revision);
                 self.open(revision);
                 self.release(needs);
             }
+            // Too much was held meanwhile and the watch was cancelled: create it again, now with a
+            // start revision.
             SubscriptionPhase::Parked => {
                 self.point = StartPoint::Known(revision);
                 self.open(revision);
@@ -201,14 +210,14 @@ impl<S: WatchSink> Subscription<S> {
                 needs.push(SubscriptionNeed::Create);
             }
             SubscriptionPhase::Waiting | SubscriptionPhase::Creating | SubscriptionPhase::Draining => {
-                self.point = StartPoint::Read(revision)
+                self.point = StartPoint::Read(revision);
             }
         }
     }
 
     /// The starting point of creation `epoch` is not compacted.
     pub(super) fn proven(&mut self, epoch: u64, needs: &mut Vec<SubscriptionNeed>) {
-        if !self.is_asked(epoch) {
+        if !self.is_probing(epoch) {
             return;
         }
         self.unverified = UnverifiedStart::None;
@@ -221,8 +230,8 @@ impl<S: WatchSink> Subscription<S> {
     }
 
     /// Whether the proof for creation `epoch` is still wanted.
-    pub(super) fn is_asked(&self, epoch: u64) -> bool {
-        epoch == self.epoch && self.unverified == UnverifiedStart::Asked
+    pub(super) fn is_probing(&self, epoch: u64) -> bool {
+        epoch == self.epoch && self.unverified == UnverifiedStart::Probing
     }
 
     /// Events from the server.
@@ -237,28 +246,28 @@ impl<S: WatchSink> Subscription<S> {
         for RevisionBatch { revision, events } in whole {
             self.take(WatchItem::Batch { revision, events }, needs);
             if self.id().is_none() {
-                // Stopped: the rest comes again when it goes on.
+                // Stopped: the remaining batches are sent again after it resumes.
                 break;
             }
         }
         Ok(())
     }
 
-    /// The server says that everything up to `revision` was sent.
+    /// The server reports that everything up to `revision` was sent.
     pub(super) fn progress(&mut self, revision: i64, needs: &mut Vec<SubscriptionNeed>) {
-        let says_news =
+        let is_new =
             matches!(self.point, StartPoint::Known(_)) && revision > self.last() && !self.join.is_open();
-        if says_news {
+        if is_new {
             self.take(WatchItem::Progress(revision), needs);
         }
     }
 
-    /// The stream is gone. What was held is not believed: it comes again.
+    /// The stream is lost. What was held is dropped: the next stream delivers it again.
     pub(super) fn lose(&mut self) {
         self.clear();
         match self.phase {
             SubscriptionPhase::Creating | SubscriptionPhase::Live { .. } | SubscriptionPhase::Parked => {
-                self.phase = SubscriptionPhase::Waiting
+                self.phase = SubscriptionPhase::Waiting;
             }
             SubscriptionPhase::Waiting | SubscriptionPhase::Draining => {}
         }
@@ -272,7 +281,7 @@ impl<S: WatchSink> Subscription<S> {
         }
     }
 
-    /// Says the last word.
+    /// Ends the subscription with this reason.
     pub(super) fn end(mut self, end: WatchError) {
         self.sink.end(end);
     }
@@ -295,13 +304,15 @@ impl<S: WatchSink> Subscription<S> {
     fn take(&mut self, item: WatchItem, needs: &mut Vec<SubscriptionNeed>) {
         match (self.point, self.unverified) {
             (StartPoint::Known(_), UnverifiedStart::None) => self.deliver(item, needs),
+            // Not before the first item: only then has the server read its history, and a compaction
+            // between the probe and that moment could remove revisions unseen.
             (StartPoint::Known(after), UnverifiedStart::Untested) => {
-                self.unverified = UnverifiedStart::Asked;
-                let stood_at_end = matches!(self.phase, SubscriptionPhase::Live { server_at, .. } if (1..=after).contains(&server_at));
-                needs.push(SubscriptionNeed::Probe { after, stood_at_end });
+                self.unverified = UnverifiedStart::Probing;
+                let was_at_end = matches!(self.phase, SubscriptionPhase::Live { server_at, .. } if (1..=after).contains(&server_at));
+                needs.push(SubscriptionNeed::Probe { after, was_at_end });
                 self.hold(item, needs);
             }
-            (StartPoint::Known(_), UnverifiedStart::Asked)
+            (StartPoint::Known(_), UnverifiedStart::Probing)
             | (StartPoint::Member | StartPoint::Unread | StartPoint::Read(_), _) => {
                 self.hold(item, needs);
             }
@@ -310,6 +321,7 @@ impl<S: WatchSink> Subscription<S> {
 
     fn hold(&mut self, item: WatchItem, needs: &mut Vec<SubscriptionNeed>) {
         let weight = self.held_weight.saturating_add(item.weight());
+        // One item always fits: a single large revision must not stop the watch forever.
         let has_room = self.held.is_empty() || (self.held.len() < HELD_MAX && weight <= HELD_WEIGHT_MAX);
         if has_room {
             self.held_weight = weight;
@@ -323,6 +335,7 @@ impl<S: WatchSink> Subscription<S> {
         self.held_weight = 0;
         let StartPoint::Known(point) = self.point else { return };
         for item in std::mem::take(&mut self.held) {
+            // The watch may have begun before the point that was read.
             if item.revision() > point {
                 self.deliver(item, needs);
             }

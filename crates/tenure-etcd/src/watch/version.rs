@@ -37,7 +37,7 @@ mod tests {
     use crate::version::ServerVersion;
 
     #[test]
-    fn each_line_is_believed_from_its_fix_on() {
+    fn quirks_end_with_fixed_version() {
         let cases = [
             ("3.3.27", false, false),
             ("3.4.24", false, false),

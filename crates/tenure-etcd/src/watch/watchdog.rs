@@ -1,4 +1,5 @@
-//! When to ask a silent stream whether it lives, and when to believe that it does not. Told the time.
+//! When to request a sign of life on a silent stream, and when to abandon the stream. Time is an
+//! argument.
 //!
 //! A member that was stopped or cut off keeps its sockets, so nothing ever fails by itself, and HTTP/2 pings may not
 //! come often enough to matter: etcd closes connections that ping more than once in five seconds.
@@ -10,19 +11,19 @@ use tokio::time::Instant;
 /// How long a watch stream may be silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WatchdogTimeouts {
-    /// After so much silence the server is asked to speak.
+    /// After so much silence the server is requested to speak.
     pub(super) ask_after: Duration,
-    /// Asked and silent for so long, it is left.
+    /// Requested and silent for so long, it is left.
     pub(super) answer_within: Duration,
 }
 
 /// Watches one stream.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    patience: WatchdogTimeouts,
-    heard_at: Instant,
-    /// When the oldest question without any answer since was asked.
-    asked_at: Option<Instant>,
+    timeouts: WatchdogTimeouts,
+    received_at: Instant,
+    /// When the oldest question without any answer since was requested.
+    requested_at: Option<Instant>,
 }
 
 /// What to do when the time has come.
@@ -37,33 +38,33 @@ pub(super) enum WatchdogAction {
 }
 
 impl Watchdog {
-    /// A stream that was just asked for.
-    pub(super) fn new(patience: WatchdogTimeouts, now: Instant) -> Self {
-        Self { patience, heard_at: now, asked_at: Some(now) }
+    /// A stream that was just requested for.
+    pub(super) fn new(timeouts: WatchdogTimeouts, now: Instant) -> Self {
+        Self { timeouts, received_at: now, requested_at: Some(now) }
     }
 
     /// Something came.
-    pub(super) fn heard(&mut self, now: Instant) {
-        self.heard_at = now;
-        self.asked_at = None;
+    pub(super) fn received(&mut self, now: Instant) {
+        self.received_at = now;
+        self.requested_at = None;
     }
 
     /// Something was sent that is answered at once by a server that lives.
-    pub(super) fn asked(&mut self, now: Instant) {
-        self.asked_at.get_or_insert(now);
+    pub(super) fn requested(&mut self, now: Instant) {
+        self.requested_at.get_or_insert(now);
     }
 
-    /// When to look again.
+    /// When to decide again.
     pub(super) fn due_at(&self) -> Instant {
-        match self.asked_at {
-            Some(asked_at) => asked_at + self.patience.answer_within,
-            None => self.heard_at + self.patience.ask_after,
+        match self.requested_at {
+            Some(requested_at) => requested_at + self.timeouts.answer_within,
+            None => self.received_at + self.timeouts.ask_after,
         }
     }
 
     /// Looks.
-    pub(super) fn look(&self, now: Instant) -> WatchdogAction {
-        match self.asked_at {
+    pub(super) fn decide(&self, now: Instant) -> WatchdogAction {
+        match self.requested_at {
             _ if now < self.due_at() => WatchdogAction::Quiet,
             Some(_) => WatchdogAction::Leave,
             None => WatchdogAction::Ask,
@@ -85,47 +86,47 @@ mod tests {
     };
 
     enum Happened {
-        LastReceived,
-        Asked,
+        Received,
+        Requested,
     }
-    use Happened::{Asked, LastReceived};
+    use Happened::{Received, Requested};
 
-    /// What happened at which millisecond, and what the dog says at another.
-    fn check(story: &[(u64, Happened)], at: u64, wanted: &WatchdogAction) {
+    /// Applies events at these milliseconds and compares the decision at another.
+    fn check(events: &[(u64, Happened)], at: u64, wanted: &WatchdogAction) {
         let start = Instant::now();
         let ms = |ms: u64| start + Duration::from_millis(ms);
         let mut watchdog = Watchdog::new(PATIENCE, start);
-        for (when, happened) in story {
+        for (when, happened) in events {
             match happened {
-                LastReceived => watchdog.heard(ms(*when)),
-                Asked => watchdog.asked(ms(*when)),
+                Received => watchdog.received(ms(*when)),
+                Requested => watchdog.requested(ms(*when)),
             }
         }
-        assert_eq!(watchdog.look(ms(at)), *wanted, "at {at} ms");
+        assert_eq!(watchdog.decide(ms(at)), *wanted, "at {at} ms");
     }
 
     #[test]
-    fn a_stream_that_never_answers_is_left() {
+    fn unanswered_request_closes_stream() {
         check(&[], 999, &WatchdogAction::Quiet);
         check(&[], 1_000, &WatchdogAction::Leave);
     }
 
     #[test]
-    fn a_silent_stream_is_asked_before_it_is_left() {
-        check(&[(10, LastReceived)], 2_509, &WatchdogAction::Quiet);
-        check(&[(10, LastReceived)], 2_510, &WatchdogAction::Ask);
-        check(&[(10, LastReceived), (2_510, Asked)], 3_509, &WatchdogAction::Quiet);
-        check(&[(10, LastReceived), (2_510, Asked)], 3_510, &WatchdogAction::Leave);
+    fn silent_stream_is_probed_then_closed() {
+        check(&[(10, Received)], 2_509, &WatchdogAction::Quiet);
+        check(&[(10, Received)], 2_510, &WatchdogAction::Ask);
+        check(&[(10, Received), (2_510, Requested)], 3_509, &WatchdogAction::Quiet);
+        check(&[(10, Received), (2_510, Requested)], 3_510, &WatchdogAction::Leave);
     }
 
     #[test]
-    fn any_word_is_a_sign_of_life() {
-        check(&[(10, LastReceived), (2_510, Asked), (3_000, LastReceived)], 3_600, &WatchdogAction::Quiet);
-        check(&[(10, LastReceived), (2_510, Asked), (3_000, LastReceived)], 5_500, &WatchdogAction::Ask);
+    fn any_response_resets_watchdog() {
+        check(&[(10, Received), (2_510, Requested), (3_000, Received)], 3_600, &WatchdogAction::Quiet);
+        check(&[(10, Received), (2_510, Requested), (3_000, Received)], 5_500, &WatchdogAction::Ask);
     }
 
     #[test]
-    fn the_oldest_question_counts() {
-        check(&[(10, LastReceived), (100, Asked), (1_000, Asked)], 1_100, &WatchdogAction::Leave);
+    fn timeout_counts_from_oldest_request() {
+        check(&[(10, Received), (100, Requested), (1_000, Requested)], 1_100, &WatchdogAction::Leave);
     }
 }

@@ -19,7 +19,7 @@ fn config(urls: Vec<String>, name: &str, password: &str) -> Config {
 }
 
 #[tokio::test]
-async fn a_user_works_within_its_permissions() {
+async fn user_is_limited_to_its_permissions() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
     guarded(&etcd);
     let client = Client::connect(config(etcd.client_urls(), "ann", "ann-password")).await.unwrap();
@@ -52,7 +52,7 @@ async fn member_catches_up_without_any_permission() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_denied_at_once_and_without_showing_it() {
+async fn wrong_password_is_denied_and_hidden() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
     guarded(&etcd);
     let start = std::time::Instant::now();
@@ -63,8 +63,8 @@ async fn a_wrong_password_is_denied_at_once_and_without_showing_it() {
     assert!(text.contains("wrong user name or password") && !text.contains("canary"), "{text}");
 }
 
-/// A member that hashes many passwords signs in slowly. A client that gave up and tried again added to that work, so that of many
-/// clients that started at once none ever got in.
+/// A member that hashes many passwords signs in slowly. A client that abandoned the request and
+/// tried again added to that work. Of many clients that started at once, none was ever signed in.
 #[tokio::test]
 async fn slow_sign_in_of_working_member_is_awaited() {
     let etcd = Etcd::builder().bcrypt_cost(13).start();
@@ -78,7 +78,7 @@ async fn slow_sign_in_of_working_member_is_awaited() {
 }
 
 #[tokio::test]
-async fn nobody_gets_in_without_a_user() {
+async fn call_without_user_is_denied() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
     guarded(&etcd);
     let client = connect(&etcd).await;
@@ -87,7 +87,7 @@ async fn nobody_gets_in_without_a_user() {
 }
 
 #[tokio::test]
-async fn a_user_where_authentication_is_off_is_told_so() {
+async fn user_without_server_auth_is_refused() {
     let etcd = Etcd::start();
     let error = Client::connect(config(etcd.client_urls(), "ann", "ann-password")).await.unwrap_err();
     assert!(
@@ -97,7 +97,7 @@ async fn a_user_where_authentication_is_off_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_token_is_renewed_once_for_all_callers() {
+async fn expired_token_is_renewed_once() {
     let etcd = Etcd::builder().bcrypt_cost(4).auth_token_ttl_s(2).start();
     guarded(&etcd);
     let client = Client::connect(config(etcd.client_urls(), "ann", "ann-password")).await.unwrap();
@@ -118,7 +118,7 @@ async fn an_expired_token_is_renewed_once_for_all_callers() {
 }
 
 #[tokio::test]
-async fn a_change_of_users_does_not_disturb_the_others() {
+async fn user_change_keeps_other_users_working() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
     guarded(&etcd);
     let ann = Client::connect(config(etcd.client_urls(), "ann", "ann-password")).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_change_of_users_does_not_disturb_the_others() {
 }
 
 #[tokio::test]
-async fn no_secret_shows_in_a_client_or_its_errors() {
+async fn client_and_errors_hide_secrets() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
     guarded(&etcd);
     let proxy = Proxy::to(etcd.member(0).client_addr());

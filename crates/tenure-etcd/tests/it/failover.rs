@@ -32,7 +32,7 @@ fn config(proxies: &[Proxy]) -> Config {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_reads_do_not_notice_a_killed_member() {
+async fn reads_survive_killed_member() {
     for victim in 0..3 {
         let etcd = Etcd::cluster(3);
         let client = connect(&etcd).await;
@@ -45,7 +45,7 @@ async fn a_thousand_reads_do_not_notice_a_killed_member() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_reads_do_not_notice_a_paused_member() {
+async fn reads_survive_paused_member() {
     for victim in 0..3 {
         let etcd = Etcd::cluster(3);
         let client = connect(&etcd).await;
@@ -58,7 +58,7 @@ async fn a_thousand_reads_do_not_notice_a_paused_member() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fresh_client_finds_the_living_members() {
+async fn new_client_finds_live_members() {
     let etcd = Etcd::cluster(3);
     let leader = etcd.leader();
     let follower = (leader + 1) % 3;
@@ -71,7 +71,7 @@ async fn a_fresh_client_finds_the_living_members() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_black_hole_is_left_and_the_next_reads_are_fast() {
+async fn reads_leave_black_hole() {
     let etcd = Etcd::cluster(3);
     let proxies = proxies(&etcd);
     let client = Client::connect(config(&proxies)).await.unwrap();
@@ -88,7 +88,7 @@ async fn a_black_hole_is_left_and_the_next_reads_are_fast() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cut_connection_costs_no_read() {
+async fn reads_survive_cut_connection() {
     let etcd = Etcd::start();
     let proxies = proxies(&etcd);
     let client = Client::connect(config(&proxies)).await.unwrap();
@@ -101,7 +101,7 @@ async fn a_cut_connection_costs_no_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restarted_server_is_found_again() {
+async fn restarted_server_is_reconnected() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     client.put(put("k", "v")).await.unwrap();
@@ -114,7 +114,7 @@ async fn a_restarted_server_is_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_cluster_sees_at_most_four_connects_a_second() {
+async fn dead_cluster_gets_four_connects_a_second() {
     let etcd = Etcd::cluster(3);
     let proxies = proxies(&etcd);
     let client = Client::connect(config(&proxies)).await.unwrap();
@@ -146,7 +146,7 @@ async fn a_dead_cluster_sees_at_most_four_connects_a_second() {
     let dead_for = dead_from.elapsed();
     let mut times: Vec<Instant> = proxies.iter().flat_map(Proxy::accept_times).collect();
     times.retain(|time| *time >= dead_from);
-    assert!(times.len() > 5, "somebody must knock: {}", times.len());
+    assert!(times.len() > 5, "a probe must connect: {}", times.len());
     // A busy machine accepts late, and together, what was sent apart: here the whole time counts, and every single second where time is
     // virtual (`choice::tests`).
     let allowed = 4.0 * dead_for.as_secs_f64() + 4.0;
@@ -158,7 +158,7 @@ async fn a_dead_cluster_sees_at_most_four_connects_a_second() {
 }
 
 #[tokio::test]
-async fn where_nothing_listens_the_answer_comes_in_time_and_names_the_address() {
+async fn refused_connection_error_names_address() {
     let start = Instant::now();
     let error = Client::connect(Config::new(["127.0.0.1:20001", "127.0.0.1:20002"])).await.unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(5));
@@ -175,7 +175,7 @@ async fn where_nothing_listens_the_answer_comes_in_time_and_names_the_address() 
 
 /// Connections that were cut and replaced leave nothing behind, and neither does the last one.
 #[tokio::test]
-async fn closing_leaves_no_task_of_any_connection() {
+async fn close_leaves_no_connection_task() {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
@@ -196,7 +196,7 @@ async fn closing_leaves_no_task_of_any_connection() {
         }
     })
     .await;
-    // Nobody asks for this answer any more, and still it holds the connection.
+    // The caller of this request has left, and still the request holds the connection.
     proxy.set(Mode::BlackHoleAnswers);
     let mut writing = pin!(client.put(put("k", "v")));
     assert!(futures_util::poll!(&mut writing).is_pending());
@@ -207,7 +207,7 @@ async fn closing_leaves_no_task_of_any_connection() {
 }
 
 #[tokio::test]
-async fn a_closed_client_says_so() {
+async fn closed_client_returns_closed() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     within(Duration::from_secs(2), "closing", client.close()).await;

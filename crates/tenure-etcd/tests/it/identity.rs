@@ -8,7 +8,7 @@ use tenure_fixture::Etcd;
 use crate::{get, put};
 
 #[tokio::test]
-async fn a_member_of_another_cluster_ends_the_client_before_anything_is_written() {
+async fn member_of_other_cluster_ends_client() {
     let first = Etcd::start();
     let second = Etcd::start();
     let mut config = Config::new([first.client_urls(), second.client_urls()].concat());
@@ -37,7 +37,7 @@ async fn a_member_of_another_cluster_ends_the_client_before_anything_is_written(
 
 /// A backup restored under the same names keeps its cluster id; only the revision gives it away.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_backup_ends_the_client() {
+async fn restored_backup_ends_client() {
     let etcd = Etcd::start();
     let client = crate::connect(&etcd).await;
     client.put(put("k", "before the backup")).await.unwrap();

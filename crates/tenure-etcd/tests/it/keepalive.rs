@@ -28,7 +28,7 @@ fn stamp(renewal: Result<Renewal, Error>) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_gives_the_granted_time_from_the_moment_it_was_sent() {
+async fn renewal_counts_from_its_send() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let lease = grant(&client, 60).await;
@@ -41,7 +41,7 @@ async fn a_renewal_gives_the_granted_time_from_the_moment_it_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_does_not_exist_is_gone() {
+async fn missing_lease_is_gone() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     assert_eq!(renew(&client, 4_711).await, Ok(Renewal::Gone));
@@ -52,7 +52,7 @@ async fn a_lease_that_does_not_exist_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_leases_share_one_stream() {
+async fn thousand_leases_share_one_stream() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let leases = join_all((0..1_000).map(|_| grant(&client, 60))).await;
@@ -65,10 +65,11 @@ async fn a_thousand_leases_share_one_stream() {
     assert_eq!(of_stream("grpc_server_msg_received_total"), 3_000.0, "one request for each renewal");
 }
 
-/// The delay is far longer than it takes to see that a request has arrived: its answer is then still under way. On a machine that is
-/// slower than that the second is sent later, and the claim holds all the same.
+/// The delay is far longer than it takes to see that a request has arrived, so its reply is then
+/// still in flight. On a slower machine the second renewal is sent later, and the assertion still
+/// holds.
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_under_way_are_paired_with_the_oldest_send() {
+async fn in_flight_replies_pair_with_oldest_send() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let client = client_of(vec![proxy.url()]).await;
@@ -97,7 +98,7 @@ async fn answers_under_way_are_paired_with_the_oldest_send() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_that_give_up_disturb_nobody() {
+async fn cancelled_callers_keep_others_working() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let client = client_of(vec![proxy.url()]).await;
@@ -113,7 +114,7 @@ async fn callers_that_give_up_disturb_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_black_hole_is_left_within_the_patience() {
+async fn renewal_leaves_black_hole_in_time() {
     let etcd = Etcd::start();
     let proxies = [0, 1].map(|_| Proxy::to(etcd.member(0).client_addr()));
     let client = client_of(proxies.iter().map(Proxy::url).collect()).await;
@@ -142,7 +143,7 @@ async fn a_black_hole_is_left_within_the_patience() {
 
 /// The first answer is lost on the way; what counts is the send that was answered, not the lost one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renewal_sent_again_is_counted_from_the_second_send() {
+async fn repeated_renewal_counts_from_second_send() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let client = client_of(vec![proxy.url()]).await;
@@ -160,7 +161,7 @@ async fn a_renewal_sent_again_is_counted_from_the_second_send() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn renewals_go_on_after_the_death_of_the_server() {
+async fn renewals_survive_killed_server() {
     let etcd = Etcd::builder().durable().start();
     let client = client(&etcd).await;
     let lease = grant(&client, 60).await;
@@ -174,7 +175,7 @@ async fn renewals_go_on_after_the_death_of_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn closing_ends_every_renewal() {
+async fn close_ends_every_renewal() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let client = client_of(vec![proxy.url()]).await;
@@ -192,21 +193,23 @@ async fn closing_ends_every_renewal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_ran_out_is_renewed_for_keep_alives() {
+async fn expired_token_is_renewed_for_keepalives() {
     let etcd = Etcd::builder().auth_token_ttl_s(3).bcrypt_cost(4).start();
     etcd.access().add_root("root").enable();
     let config = Config::new(etcd.client_urls()).with_user("root", Secret::new("root"));
     let client = Client::connect(config).await.unwrap();
     let lease = grant(&client, 60).await;
     stamp(renew(&client, lease).await);
-    // The server forgets a token that nobody used for three seconds. There is no event for it: only time passes.
+    // The server forgets a token that was unused for three seconds. There is no event for it: only
+    // time passes.
     tokio::time::sleep(Duration::from_millis(4_500)).await;
     stamp(renew(&client, lease).await);
 }
 
-/// A stranger can hang a key of its own on our lease. Whatever the server says to that, other leases must not suffer.
+/// Another user can attach a key of its own to this lease. However the server refuses then, other
+/// leases must stay renewed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_is_refused_does_not_take_others_with_it() {
+async fn refused_lease_keeps_other_renewals() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
     let access = etcd.access();
     access.add_root("root").add_user("ann", "ann");

@@ -13,7 +13,7 @@ use tenure_fixture::Etcd;
 /// Nothing in these tests takes this long on a machine that works.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What a watcher said, in short.
+/// What a watcher delivered, in short form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Saw {
     Batch(i64, Vec<String>),
@@ -30,7 +30,7 @@ pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     }
 }
 
-/// Waits until a claim holds that nobody announces.
+/// Waits until a condition holds that has no notification.
 pub(crate) async fn until(what: &str, mut claim: impl FnMut() -> bool) {
     within(what, async {
         while !claim() {
@@ -48,7 +48,7 @@ pub(crate) async fn client_of(urls: Vec<String>) -> Client {
     Client::connect(Config::new(urls)).await.unwrap()
 }
 
-/// A client whose watchdog asks and leaves after so long.
+/// A client with a watchdog of short timeouts.
 pub(crate) async fn impatient(urls: Vec<String>, patience: Duration) -> Client {
     let mut config = Config::new(urls);
     config.watch_ask_after = patience;

@@ -1,4 +1,4 @@
-//! Applied, not applied, or nobody knows: what a write says must be true.
+//! Applied, not applied, or unknown: the outcome of a write must be true.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio::sync::Barrier;
 use crate::{get, put, within};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_whose_answer_is_lost_is_ambiguous_every_time() {
+async fn lost_commit_reply_is_ambiguous() {
     let etcd = Etcd::start();
     let direct = crate::connect(&etcd).await;
     let proxy = Proxy::to(etcd.member(0).client_addr());
@@ -46,7 +46,7 @@ async fn a_commit_whose_answer_is_lost_is_ambiguous_every_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_vanishes_is_ambiguous_too_and_early() {
+async fn vanished_request_is_ambiguous_early() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let client = Client::connect(Config::new([proxy.url()])).await.unwrap();
@@ -60,7 +60,7 @@ async fn a_request_that_vanishes_is_ambiguous_too_and_early() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_after_an_idle_break_is_sent_on_a_new_connection_and_succeeds() {
+async fn write_after_idle_break_succeeds() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let client = Client::connect(Config::new([proxy.url()])).await.unwrap();
@@ -80,7 +80,7 @@ async fn a_write_after_an_idle_break_is_sent_on_a_new_connection_and_succeeds() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn under_a_storm_of_cuts_every_outcome_is_true() {
+async fn outcomes_are_true_under_cuts() {
     let etcd = Etcd::start();
     let direct = crate::connect(&etcd).await;
     let proxy = Proxy::to(etcd.member(0).client_addr());
@@ -117,7 +117,7 @@ async fn under_a_storm_of_cuts_every_outcome_is_true() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_leader_is_paused_every_outcome_is_true_and_writing_goes_on() {
+async fn outcomes_are_true_while_leader_paused() {
     let etcd = Etcd::builder().members(3).timers(Timers::Default).start();
     let client = crate::connect(&etcd).await;
     client.put(put("warm", "v")).await.unwrap();
@@ -144,7 +144,7 @@ async fn while_the_leader_is_paused_every_outcome_is_true_and_writing_goes_on() 
             })
         })
         .collect();
-    within(Duration::from_secs(6), "everybody to write", all_write.wait()).await;
+    within(Duration::from_secs(6), "all clients to write", all_write.wait()).await;
     etcd.member(leader).pause();
     let mut all = Vec::new();
     for writer in writers {
@@ -169,7 +169,7 @@ async fn while_the_leader_is_paused_every_outcome_is_true_and_writing_goes_on() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_quorum_every_call_ends_in_time_and_promises_nothing() {
+async fn calls_without_quorum_end_in_time() {
     let etcd = Etcd::cluster(3);
     let client = crate::connect(&etcd).await;
     client.put(put("k", "v")).await.unwrap();

@@ -11,7 +11,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::put;
 
-/// Writes down everything anybody logs on this thread.
+/// Records every log line of this thread.
 #[derive(Clone, Default)]
 struct Scribe(Arc<Mutex<String>>);
 
@@ -47,7 +47,7 @@ impl Subscriber for Scribe {
 }
 
 #[tokio::test]
-async fn neither_password_nor_token_nor_value_is_logged_even_at_the_finest_level() {
+async fn trace_log_hides_secrets_and_values() {
     let etcd = Etcd::builder().bcrypt_cost(4).start();
     crate::access::guarded(&etcd);
     let scribe = Scribe::default();
@@ -80,7 +80,7 @@ fn shows_a_token(text: &str) -> bool {
 }
 
 #[test]
-fn the_search_for_tokens_finds_one() {
+fn log_search_finds_planted_token() {
     assert!(shows_a_token("token=\"aBcDefghIjklmnOp.17\" "));
     assert!(!shows_a_token("127.0.0.1 version=3.7.2 abcdefghijklmnop"));
 }

@@ -12,7 +12,7 @@ use tenure_fixture::Etcd;
 use crate::{bytes, connect, get, just, put};
 
 #[tokio::test]
-async fn a_key_comes_back_with_its_whole_history() {
+async fn key_returns_its_revisions() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let grant = client.lease_grant(77, Duration::from_secs(60)).await.unwrap();
@@ -33,7 +33,7 @@ async fn a_key_comes_back_with_its_whole_history() {
 }
 
 #[tokio::test]
-async fn bytes_of_every_kind_survive() {
+async fn arbitrary_bytes_survive() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let key = Bytes::from_static(&[0, 0xff, 0, b'\n']);
@@ -43,7 +43,7 @@ async fn bytes_of_every_kind_survive() {
 }
 
 #[tokio::test]
-async fn ranges_are_limited_sorted_filtered_and_counted() {
+async fn ranges_limit_sort_filter_and_count() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let mut revisions = Vec::new();
@@ -76,7 +76,7 @@ async fn ranges_are_limited_sorted_filtered_and_counted() {
 }
 
 #[tokio::test]
-async fn every_comparison_reaches_the_server_as_it_was_meant() {
+async fn every_comparison_is_encoded_correctly() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     client.lease_grant(5, Duration::from_secs(60)).await.unwrap();
@@ -102,7 +102,7 @@ async fn every_comparison_reaches_the_server_as_it_was_meant() {
 }
 
 #[tokio::test]
-async fn a_transaction_does_every_kind_of_step_in_one_revision() {
+async fn transaction_runs_every_operation_atomically() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     client.put(put("old/1", "a")).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_transaction_does_every_kind_of_step_in_one_revision() {
 
 /// What the batcher builds on: neighbours do not add up, so that a hundred claims fit in one request.
 #[tokio::test]
-async fn a_hundred_independent_transactions_travel_in_one_request() {
+async fn nested_transactions_share_one_request() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     client.put(put("claim/7", "taken")).await.unwrap();
@@ -181,7 +181,7 @@ async fn a_hundred_independent_transactions_travel_in_one_request() {
 }
 
 #[tokio::test]
-async fn the_limits_of_a_transaction_are_the_servers_own() {
+async fn transaction_limits_match_server() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let puts = |n: usize| (0..n).map(|i| Op::Put(put(&format!("k{i}"), "v"))).collect::<Vec<_>>();
@@ -214,7 +214,7 @@ async fn the_limits_of_a_transaction_are_the_servers_own() {
 }
 
 #[tokio::test]
-async fn mistakes_get_their_own_names_and_change_nothing() {
+async fn invalid_requests_change_nothing() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let before = client.put(put("k", "v")).await.unwrap();
@@ -239,7 +239,7 @@ async fn mistakes_get_their_own_names_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn leases_are_granted_seen_listed_and_revoked() {
+async fn leases_are_granted_listed_and_revoked() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let before = boot_time();
@@ -272,7 +272,7 @@ async fn leases_are_granted_seen_listed_and_revoked() {
 }
 
 #[tokio::test]
-async fn the_servers_tell_about_themselves() {
+async fn status_and_members_are_reported() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     let status = client.status().await.unwrap();
@@ -292,7 +292,7 @@ async fn the_servers_tell_about_themselves() {
 }
 
 #[tokio::test]
-async fn a_full_database_refuses_puts_and_grants_and_shows_its_alarm() {
+async fn full_database_refuses_writes_and_raises_alarm() {
     let etcd = Etcd::builder().quota_backend_bytes(8 << 20).start();
     let client = connect(&etcd).await;
     let lease = client.lease_grant(9, Duration::from_secs(60)).await.unwrap();
@@ -314,7 +314,7 @@ async fn a_full_database_refuses_puts_and_grants_and_shows_its_alarm() {
 }
 
 #[tokio::test]
-async fn answers_of_many_megabytes_arrive_whole() {
+async fn large_replies_arrive_whole() {
     let etcd = Etcd::start();
     let client = connect(&etcd).await;
     for n in 0..24 {

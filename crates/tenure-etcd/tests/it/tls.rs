@@ -77,7 +77,7 @@ async fn failure(urls: Vec<String>, tls: Option<Tls>) -> TlsFailure {
 }
 
 #[tokio::test]
-async fn right_authority_is_trusted_and_a_wrong_one_named() {
+async fn wrong_authority_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let etcd = start(folder.path(), &authority, &["127.0.0.1", "localhost"], None);
@@ -91,7 +91,7 @@ async fn right_authority_is_trusted_and_a_wrong_one_named() {
 }
 
 #[tokio::test]
-async fn servers_name_can_differ_from_its_address() {
+async fn server_name_may_differ_from_address() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let etcd = start(folder.path(), &authority, &["etcd.internal"], None);
@@ -115,7 +115,7 @@ async fn expired_certificate_is_named_with_its_age() {
 }
 
 #[tokio::test]
-async fn server_that_requires_a_certificate_gets_one_or_refuses() {
+async fn missing_client_certificate_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let etcd = start(folder.path(), &authority, &["127.0.0.1"], Some(&authority));
@@ -148,7 +148,7 @@ async fn plain_and_secure_name_the_other_scheme() {
 
 /// With a user the first request is the sign-in.
 #[tokio::test]
-async fn plain_client_with_a_user_names_the_other_scheme() {
+async fn plain_sign_in_names_the_other_scheme() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let secure = start(folder.path(), &authority, &["127.0.0.1"], Some(&authority));

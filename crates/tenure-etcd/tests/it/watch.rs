@@ -20,7 +20,7 @@ fn batch(revision: i64, events: &[&str]) -> Saw {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_from_now_sees_only_later_changes() {
+async fn watch_from_now_delivers_later_changes() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let before = put(&client, "a/1", "old").await;
@@ -31,10 +31,10 @@ async fn a_watch_from_now_sees_only_later_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_from_now_misses_nothing_written_after_the_call() {
+async fn watch_from_now_misses_nothing() {
     let etcd = Etcd::start();
     let (client, writer) = (client(&etcd).await, client(&etcd).await);
-    // A writer that never rests makes the read and the creation race.
+    // A writer that never pauses makes the read and the creation race.
     let noise = tokio::spawn({
         let writer = writer.clone();
         async move {
@@ -53,7 +53,7 @@ async fn a_watch_from_now_misses_nothing_written_after_the_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_from_the_past_sees_every_version_and_then_what_comes() {
+async fn watch_from_past_delivers_every_version() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let first = put(&client, "a/1", "1").await;
@@ -72,7 +72,7 @@ async fn a_watch_from_the_past_sees_every_version_and_then_what_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_from_the_future_waits_for_it() {
+async fn watch_from_future_waits() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let now = put(&client, "a/0", "").await;
@@ -85,7 +85,7 @@ async fn a_watch_from_the_future_waits_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_is_one_batch_in_its_order() {
+async fn transaction_is_one_ordered_batch() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     put(&client, "a/gone", "").await;
@@ -98,7 +98,7 @@ async fn a_transaction_is_one_batch_in_its_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn previous_values_and_leases_are_shown() {
+async fn events_carry_previous_values_and_leases() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let lease = client.lease_grant(0, Duration::from_secs(60)).await.unwrap();
@@ -134,7 +134,7 @@ async fn previous_values_and_leases_are_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_key_is_not_a_prefix_and_all_keys_are_all() {
+async fn watch_range_matches_key_prefix_or_all() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let mut one = watch(&client, one_key("a", WatchFrom::Now)).await;
@@ -152,7 +152,7 @@ async fn one_key_is_not_a_prefix_and_all_keys_are_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn history_is_replayed_in_order_and_whole() {
+async fn history_is_replayed_completely() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let start = put(&client, "a/0", "").await;
@@ -164,7 +164,7 @@ async fn history_is_replayed_in_order_and_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_server_would_take_is_refused_here() {
+async fn invalid_watch_is_refused_locally() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let refused = |spec: WatchSpec| {
@@ -178,7 +178,7 @@ async fn what_no_server_would_take_is_refused_here() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn history_below_the_compaction_is_gone_and_above_it_goes_on() {
+async fn watch_below_compaction_ends() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let start = put(&client, "a/0", "").await;
@@ -196,10 +196,11 @@ async fn history_below_the_compaction_is_gone_and_above_it_goes_on() {
     assert_eq!(revisions(&mut standing, 11).await, (start + 1..=start + 11).collect::<Vec<_>>());
 }
 
-/// etcd before 3.4.36 and 3.5.18 accepts a watch at exactly the compact revision and loses a deletion there. Whatever
-/// the version, the watcher must either show it or say that history is gone.
+/// etcd before 3.4.36 and 3.5.18 accepts a watch at exactly the compact revision and loses a
+/// deletion there. Whatever the version, the watcher must either deliver it or report that history
+/// is gone.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deletion_at_the_compact_revision_is_never_lost_silently() {
+async fn deletion_at_compact_revision_is_reported() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let written = put(&client, "a/1", "").await;
@@ -211,7 +212,7 @@ async fn a_deletion_at_the_compact_revision_is_never_lost_silently() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_thousand_deletes_of_one_revision_arrive_whole() {
+async fn large_delete_revision_arrives_whole() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let value = "x".repeat(2_048);
@@ -239,7 +240,7 @@ async fn three_thousand_deletes_of_one_revision_arrive_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn thousands_of_watchers_share_one_stream_and_leave_nothing_behind() {
+async fn watchers_share_one_stream_and_are_cancelled() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let member = etcd.member(0);
@@ -265,13 +266,13 @@ async fn thousands_of_watchers_share_one_stream_and_leave_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_given_up_leaves_no_watch_behind() {
+async fn cancelled_call_leaves_no_watch() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let kept = watch(&client, one_key("kept", WatchFrom::Now)).await;
     for n in 0..200_u64 {
         let call = client.watch(one_key("a", WatchFrom::Now));
-        // Given up before it was sent, while it is under way, or just after.
+        // Cancelled before the request was sent, while it is in flight, or just after.
         let _ = tokio::time::timeout(Duration::from_micros(n * 10), call).await;
     }
     let watchers = || etcd.member(0).metric("etcd_debugging_mvcc_watcher_total");
@@ -280,7 +281,7 @@ async fn a_call_given_up_leaves_no_watch_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn closing_ends_every_watcher_and_every_task() {
+async fn close_ends_watchers_and_tasks() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let mut watcher = watch(&client, one_key("a", WatchFrom::Now)).await;
@@ -293,7 +294,7 @@ async fn closing_ends_every_watcher_and_every_task() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dropping_the_last_client_ends_its_watchers() {
+async fn last_client_drop_ends_watchers() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let mut watcher = watch(&client, one_key("a", WatchFrom::Now)).await;
@@ -302,7 +303,7 @@ async fn dropping_the_last_client_ends_its_watchers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn progress_comes_to_idle_watchers() {
+async fn idle_watchers_get_progress() {
     let etcd = Etcd::start();
     let client = impatient(etcd.client_urls(), Duration::from_millis(200)).await;
     let mut watcher = watch(&client, prefix("a/", WatchFrom::Now)).await;
@@ -313,7 +314,7 @@ async fn progress_comes_to_idle_watchers() {
 /// Newer servers do not answer a request for progress while any watcher of the stream starts in the future, and
 /// `After(now)` does. A watchdog that relied on that answer would leave a healthy server again and again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watcher_that_starts_in_the_future_does_not_look_like_a_dead_server() {
+async fn future_watcher_keeps_stream_alive() {
     let etcd = Etcd::start();
     let client = impatient(etcd.client_urls(), Duration::from_millis(100)).await;
     let now = put(&client, "a/1", "").await;

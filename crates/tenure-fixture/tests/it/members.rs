@@ -18,7 +18,7 @@ fn has_value(member: &EtcdMember) -> bool {
 }
 
 #[test]
-fn one_member_starts_healthy_on_loopback_in_a_private_folder() {
+fn one_member_starts_healthy() {
     let etcd = Etcd::start();
     let member = etcd.member(0);
     assert!(member.is_healthy());
@@ -31,7 +31,7 @@ fn one_member_starts_healthy_on_loopback_in_a_private_folder() {
 }
 
 #[test]
-fn a_killed_member_comes_back_with_its_data_on_its_port() {
+fn killed_member_restarts_with_its_data() {
     let etcd = Etcd::start();
     let member = etcd.member(0);
     put(member);
@@ -47,7 +47,7 @@ fn a_killed_member_comes_back_with_its_data_on_its_port() {
 }
 
 #[test]
-fn a_paused_member_keeps_its_sockets_and_does_not_answer_until_resumed() {
+fn paused_member_is_silent_until_resumed() {
     let etcd = Etcd::start();
     let member = etcd.member(0);
     put(member);
@@ -64,7 +64,7 @@ fn a_paused_member_keeps_its_sockets_and_does_not_answer_until_resumed() {
 }
 
 #[test]
-fn three_members_elect_another_leader_when_theirs_is_killed() {
+fn killed_leader_is_succeeded() {
     let etcd = Etcd::cluster(3);
     assert_eq!(etcd.members().len(), 3);
     let leader = etcd.leader();
@@ -78,7 +78,7 @@ fn three_members_elect_another_leader_when_theirs_is_killed() {
 }
 
 #[test]
-fn all_members_killed_at_once_come_back_with_the_data() {
+fn cluster_restarts_with_its_data() {
     let etcd = Etcd::cluster(3);
     put(etcd.member(0));
     etcd.kill_all();
@@ -88,7 +88,7 @@ fn all_members_killed_at_once_come_back_with_the_data() {
 }
 
 #[test]
-fn one_member_grows_to_three_and_then_survives_the_loss_of_the_first() {
+fn cluster_grows_to_three_members() {
     let mut etcd = Etcd::builder().timers(Timers::Cluster).start();
     put(etcd.member(0));
     etcd.grow();
@@ -101,7 +101,7 @@ fn one_member_grows_to_three_and_then_survives_the_loss_of_the_first() {
 }
 
 #[test]
-fn requests_are_counted_by_the_server() {
+fn server_counts_requests() {
     let etcd = Etcd::start();
     let member = etcd.member(0);
     let before = member.metric_with("grpc_server_handled_total", "grpc_method=\"Put\"");
@@ -115,13 +115,13 @@ fn requests_are_counted_by_the_server() {
 }
 
 #[test]
-fn the_default_timers_can_be_asked_for() {
+fn default_timers_are_selectable() {
     let etcd = Etcd::builder().timers(Timers::Default).start();
     assert!(etcd.member(0).log().contains("\"election-timeout\":\"1s\""));
 }
 
 #[test]
-fn an_argument_that_etcd_does_not_know_fails_at_once_with_its_words() {
+fn unknown_etcd_argument_fails_with_its_message() {
     let begun = Instant::now();
     let panic = std::panic::catch_unwind(|| Etcd::builder().arg("--no-such-flag").start()).unwrap_err();
     let text = panic.downcast_ref::<String>().unwrap();
@@ -130,13 +130,13 @@ fn an_argument_that_etcd_does_not_know_fails_at_once_with_its_words() {
 }
 
 #[test]
-fn quota_token_ttl_and_bcrypt_cost_are_known_to_every_line() {
+fn etcd_options_work_on_every_version() {
     let etcd = Etcd::builder().quota_backend_bytes(8 << 20).auth_token_ttl_s(3).bcrypt_cost(4).start();
     assert!(etcd.member(0).log().contains("8388608"));
 }
 
 #[test]
-fn with_tls_health_and_metrics_stay_readable_and_clients_must_encrypt() {
+fn tls_covers_only_client_port() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();

@@ -10,7 +10,7 @@ use tenure_fixture::{Etcd, EtcdMember};
 use crate::{eventually, is_running};
 
 #[test]
-fn a_dropped_etcd_leaves_neither_process_nor_folder() {
+fn dropped_etcd_leaves_nothing() {
     let etcd = Etcd::cluster(3);
     let pids: Vec<u32> = etcd.members().iter().map(EtcdMember::pid).collect();
     let folder = etcd.folder().to_owned();
@@ -21,7 +21,7 @@ fn a_dropped_etcd_leaves_neither_process_nor_folder() {
 }
 
 #[test]
-fn a_panic_in_a_test_leaves_neither_process_nor_folder() {
+fn panicking_test_leaves_nothing() {
     let seen: Mutex<Option<(u32, PathBuf)>> = Mutex::new(None);
     let outcome = std::panic::catch_unwind(|| {
         let etcd = Etcd::start();
@@ -37,7 +37,7 @@ fn a_panic_in_a_test_leaves_neither_process_nor_folder() {
 
 /// SIGKILL lets no destructor run: only the sentinels can clean up.
 #[test]
-fn a_process_killed_with_sigkill_leaves_neither_etcd_nor_folder() {
+fn killed_process_leaves_nothing() {
     let mut owner = Command::new(env!("CARGO_BIN_EXE_with-etcd"))
         .args(["--members", "3", "--", "/bin/sh", "-c"])
         .arg("echo $TENURE_ETCD_PIDS; echo $TENURE_ETCD_FOLDER; read line")
@@ -59,7 +59,7 @@ fn a_process_killed_with_sigkill_leaves_neither_etcd_nor_folder() {
 
 /// Threads of a test end before the test does; the runtime's blocking threads even while it idles.
 #[test]
-fn etcd_lives_on_when_the_thread_that_started_it_ends() {
+fn etcd_outlives_its_starting_thread() {
     let etcd = std::thread::spawn(Etcd::start).join().unwrap();
     assert!(etcd.member(0).is_running());
     assert!(etcd.member(0).is_healthy());

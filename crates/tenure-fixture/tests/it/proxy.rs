@@ -70,7 +70,7 @@ fn is_reset(stream: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn pass_carries_megabytes_and_a_half_close() {
+fn pass_carries_megabytes_and_half_close() {
     let (proxy, mut stream, received) = carried();
     drop(received);
     let sent: Vec<u8> = (0..20_000_000_u32).map(|n| n.to_le_bytes()[(n % 3) as usize]).collect();
@@ -88,7 +88,7 @@ fn pass_carries_megabytes_and_a_half_close() {
 }
 
 #[test]
-fn refuse_resets_new_connections_counts_them_and_leaves_old_ones() {
+fn refuse_resets_only_new_connections() {
     let (proxy, mut old, _received) = carried();
     proxy.set(Mode::Refuse);
     let begun = Instant::now();
@@ -102,7 +102,7 @@ fn refuse_resets_new_connections_counts_them_and_leaves_old_ones() {
 }
 
 #[test]
-fn closed_refuses_in_the_kernel_and_opens_again_on_the_same_port() {
+fn closed_mode_closes_and_reopens_port() {
     let (proxy, mut old, _received) = carried();
     proxy.set(Mode::Closed);
     let refusal = TcpStream::connect(proxy.addr()).unwrap_err();
@@ -114,7 +114,7 @@ fn closed_refuses_in_the_kernel_and_opens_again_on_the_same_port() {
 }
 
 #[test]
-fn cut_fin_ends_old_and_new_connections_with_an_orderly_end() {
+fn cut_fin_ends_connections_in_order() {
     let (proxy, mut old, _received) = carried();
     proxy.set(Mode::CutFin);
     assert_eq!(old.read(&mut [0; 16]).unwrap(), 0);
@@ -124,7 +124,7 @@ fn cut_fin_ends_old_and_new_connections_with_an_orderly_end() {
 }
 
 #[test]
-fn cut_reset_ends_old_and_new_connections_with_a_reset() {
+fn cut_reset_resets_connections() {
     let (proxy, mut old, _received) = carried();
     proxy.set(Mode::CutReset);
     assert!(is_reset(&mut old));
@@ -133,7 +133,7 @@ fn cut_reset_ends_old_and_new_connections_with_a_reset() {
 }
 
 #[test]
-fn cut_resets_what_exists_and_lets_new_connections_pass() {
+fn cut_resets_only_old_connections() {
     let (proxy, mut old, _received) = carried();
     proxy.cut();
     assert!(is_reset(&mut old));
@@ -141,7 +141,7 @@ fn cut_resets_what_exists_and_lets_new_connections_pass() {
 }
 
 #[test]
-fn a_black_hole_swallows_both_ways_and_resets_when_it_ends() {
+fn black_hole_swallows_then_resets() {
     let (proxy, mut old, received) = carried();
     proxy.set(Mode::BlackHole);
     let mut new = connect(&proxy);
@@ -157,7 +157,7 @@ fn a_black_hole_swallows_both_ways_and_resets_when_it_ends() {
 }
 
 #[test]
-fn a_connection_that_lost_nothing_outlives_a_black_hole() {
+fn idle_connection_survives_black_hole() {
     let (proxy, mut stream, _received) = carried();
     proxy.set(Mode::BlackHole);
     proxy.set(Mode::Pass);
@@ -165,7 +165,7 @@ fn a_connection_that_lost_nothing_outlives_a_black_hole() {
 }
 
 #[test]
-fn a_black_hole_for_answers_delivers_the_request_and_loses_the_answer() {
+fn reply_black_hole_delivers_request() {
     let (proxy, mut stream, received) = carried();
     proxy.set(Mode::BlackHoleAnswers);
     stream.write_all(b"commit").unwrap();
@@ -176,7 +176,7 @@ fn a_black_hole_for_answers_delivers_the_request_and_loses_the_answer() {
 }
 
 #[test]
-fn a_server_that_dies_behind_a_black_hole_is_not_noticed() {
+fn black_hole_hides_server_death() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let mut stream = connect(&proxy);
@@ -190,7 +190,7 @@ fn a_server_that_dies_behind_a_black_hole_is_not_noticed() {
 }
 
 #[test]
-fn a_delay_is_paid_each_way_and_ends_with_the_mode() {
+fn delay_applies_each_way() {
     let (proxy, mut stream, _received) = carried();
     let delay = Duration::from_millis(60);
     proxy.set(Mode::Delay(delay));
@@ -208,7 +208,7 @@ fn a_delay_is_paid_each_way_and_ends_with_the_mode() {
 }
 
 #[test]
-fn nothing_behind_the_proxy_is_a_reset() {
+fn missing_server_is_a_reset() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     etcd.member(0).kill();
@@ -218,7 +218,7 @@ fn nothing_behind_the_proxy_is_a_reset() {
 /// A message in two pieces, and an answer in two: with Nagle's algorithm on either leg the second piece
 /// would wait for the first one's acknowledgement, which comes after 40 ms.
 #[test]
-fn a_message_in_pieces_is_not_held_back_on_either_leg() {
+fn partial_message_is_forwarded() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let proxy = Proxy::to(listener.local_addr().unwrap());
     let mut client = connect(&proxy);

@@ -5,7 +5,7 @@ use tenure_fixture::Redis;
 use crate::is_running;
 
 #[test]
-fn a_dropped_redis_leaves_neither_process_nor_folder() {
+fn dropped_redis_leaves_nothing() {
     let redis = Redis::start();
     let (pid, folder) = (redis.pid(), redis.folder().to_owned());
     assert!(is_running(pid));
@@ -16,7 +16,7 @@ fn a_dropped_redis_leaves_neither_process_nor_folder() {
 }
 
 #[test]
-fn a_redis_that_was_killed_comes_back_empty_on_its_port() {
+fn killed_redis_restarts_empty() {
     let redis = Redis::start();
     redis.ask(&["SET", "a", "1"]).unwrap();
     assert_eq!(redis.ask(&["GET", "a"]).unwrap(), "$1\r\n1\r\n");
@@ -30,7 +30,7 @@ fn a_redis_that_was_killed_comes_back_empty_on_its_port() {
 }
 
 #[test]
-fn a_paused_redis_answers_nothing_until_it_goes_on() {
+fn paused_redis_is_silent_until_resumed() {
     let redis = Redis::start();
     redis.pause();
     assert!(redis.ask(&["PING"]).is_err());

@@ -30,7 +30,7 @@ fn mended(etcd: &Etcd) {
 }
 
 #[test]
-fn an_isolated_leader_is_followed_and_comes_back_healthy() {
+fn isolated_leader_is_succeeded_and_rejoins() {
     let etcd = cluster();
     let leader = etcd.leader();
     for other in (0..3).filter(|other| *other != leader) {
@@ -43,7 +43,7 @@ fn an_isolated_leader_is_followed_and_comes_back_healthy() {
 }
 
 #[test]
-fn a_leader_that_nobody_hears_is_followed_although_it_hears_everybody() {
+fn mute_leader_is_succeeded() {
     let etcd = cluster();
     let leader = etcd.leader();
     for other in (0..3).filter(|other| *other != leader) {
@@ -54,7 +54,7 @@ fn a_leader_that_nobody_hears_is_followed_although_it_hears_everybody() {
 }
 
 #[test]
-fn a_wire_that_is_cut_between_two_followers_is_not_noticed() {
+fn cut_between_followers_changes_nothing() {
     let etcd = cluster();
     let leader = etcd.leader();
     let (one, other) = ((leader + 1) % 3, (leader + 2) % 3);

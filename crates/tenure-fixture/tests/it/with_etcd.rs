@@ -13,7 +13,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_command_finds_its_endpoints_and_etcd_is_gone_afterwards() {
+fn command_gets_endpoints_and_etcd_ends() {
     let output =
         with_etcd(&["--", "/bin/sh", "-c", "echo $TENURE_ENDPOINTS ${TENURE_STORE-unset} $TENURE_ETCD_PIDS"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -27,14 +27,14 @@ fn the_command_finds_its_endpoints_and_etcd_is_gone_afterwards() {
 }
 
 #[test]
-fn the_exit_code_is_the_commands() {
+fn exit_code_is_passed_through() {
     assert_eq!(with_etcd(&["--", "/bin/sh", "-c", "exit 7"]).status.code(), Some(7));
     assert_eq!(with_etcd(&["--", "/bin/sh", "-c", "kill -9 $$"]).status.code(), Some(137));
     assert_eq!(with_etcd(&["--", "/no/such/command"]).status.code(), Some(127));
 }
 
 #[test]
-fn a_wrong_call_explains_itself_and_starts_nothing() {
+fn invalid_arguments_start_nothing() {
     for args in [&["--members", "0", "--", "true"][..], &["--"], &[], &["--what", "--", "true"]] {
         let output = with_etcd(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

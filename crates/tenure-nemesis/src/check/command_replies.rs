@@ -1,9 +1,10 @@
-//! Whoever sent a command is never told that it is gone: commands are handled, replaced, refused or expired, and that is said.
+//! The sender of a command never learns that it vanished: a command is handled, replaced, refused
+//! or expired, and the reply reports which.
 
 use super::{Evidence, Violation};
 use crate::history::HistoryEvent;
 
-/// Finds senders who were told nothing true.
+/// Finds senders that received an untrue result.
 pub fn check(evidence: &Evidence) -> Vec<Violation> {
     let mut violations = Vec::new();
     for life in &evidence.lives {
@@ -13,7 +14,7 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
             {
                 violations.push(Violation {
                     promise: "commands are answered",
-                    what: format!("{command} is gone without an answer, says {}", life.file),
+                    what: format!("{command} is gone without a reply, in {}", life.file),
                 });
             }
         }
@@ -47,18 +48,18 @@ mod tests {
     use crate::history::HistoryLine;
 
     #[test]
-    fn a_command_that_is_gone_is_found() {
+    fn vanished_command_is_found() {
         let told = |outcome: &str| {
             let event = HistoryEvent::Told { command: "c".to_owned(), outcome: outcome.to_owned() };
             check(&evidence(vec![vec![HistoryLine { at: 1, event }]])).len()
         };
         assert_eq!(told("done"), 0);
-        assert_eq!(told("unknown: nobody has handled the command within 10s"), 0);
+        assert_eq!(told("unknown: not handled within 10s"), 0);
         assert_eq!(told("gone"), 1);
     }
 
     #[test]
-    fn a_command_without_an_answer_or_with_two_is_found() {
+    fn missing_or_double_command_reply_is_found() {
         let sent = [("c".to_owned(), "c0.1".to_owned())];
         assert_eq!(against(&sent, &[("c".to_owned(), true)], &[]), []);
         assert_eq!(against(&sent, &[], &[]).len(), 1);

@@ -1,4 +1,5 @@
-//! No increment is lost: whoever writes a counter writes one more than there was, and whoever was told that it is written finds it there.
+//! No increment is lost: a writer adds one to the value that it read, and a later reader finds
+//! every acknowledged increment.
 
 use std::collections::BTreeSet;
 
@@ -68,18 +69,18 @@ mod tests {
     }
 
     #[test]
-    fn an_increment_that_was_overwritten_is_found() {
+    fn overwritten_increment_is_found() {
         assert_eq!(check(&ledger(&[(1, 0, 1), (2, 1, 2)])), []);
         assert_eq!(check(&ledger(&[(1, 0, 1), (2, 1, 1)])).len(), 1);
     }
 
     #[test]
-    fn a_token_that_went_back_is_found() {
+    fn decreasing_token_is_found() {
         assert_eq!(check(&ledger(&[(2, 0, 1), (1, 1, 2)])).len(), 1);
     }
 
     #[test]
-    fn an_acknowledged_increment_that_is_nowhere_is_found() {
+    fn missing_acknowledged_increment_is_found() {
         use crate::history::HistoryLine;
         let mut told = ledger(&[(1, 0, 1)]);
         let lines = vec![

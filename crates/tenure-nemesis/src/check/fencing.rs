@@ -1,4 +1,5 @@
-//! Nobody whom the ledger refused still believes, unless its hold was ended by hand: a refusal means that somebody later was there already.
+//! No holder that the ledger refused is still valid, unless an operator ended its hold: a refusal
+//! means that a later holder was there already.
 
 use super::{Evidence, Violation, holds};
 use crate::history::HistoryEvent;
@@ -32,7 +33,7 @@ mod tests {
     use crate::history::HistoryLine;
 
     #[test]
-    fn a_refused_holder_that_believes_is_found_unless_it_was_ended_by_hand() {
+    fn refused_valid_holder_is_found() {
         let mut lines = held(5, 10, 20, 30, 90);
         let refused = |believed| HistoryEvent::Refused { line: "lock:a".to_owned(), token: 5, believed };
         lines.push(HistoryLine { at: 40, event: refused(false) });

@@ -1,7 +1,9 @@
-//! Who certainly relied on what, from when until when, as far as its own looks prove it.
+//! Which process certainly relied on which hold, and from when until when, as far as its own checks
+//! prove it.
 //!
-//! A hold begins to be certain when its first look is over. It ends with the last look before it was given back; if it was never given back, it
-//! lasts until the moment that its holder was told it would last, and no longer than its process lived.
+//! A hold begins to be certain when its first check is complete. It ends with the last check before
+//! its release. If it was never released, it lasts until the moment that its holder was promised,
+//! and no longer than its process lived.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +17,16 @@ pub struct Hold {
     pub line: String,
     /// Under which token.
     pub token: i64,
-    /// Told by whom.
+    /// The history that recorded it.
     pub file: String,
-    /// When it was asked for, where that was told.
+    /// When it was requested, if that was recorded.
     pub asked: Stamp,
     /// From when on its holder certainly relied on it.
     pub from: Stamp,
     /// Until when.
     pub until: Stamp,
-    /// Somebody ended it by hand, or etcd did before its time: nobody could foresee that, so that only the token protects.
+    /// An operator ended it, or etcd did before its time. No holder could foresee that, so only the
+    /// token protects.
     pub by_hand: bool,
 }
 
@@ -78,16 +81,16 @@ fn of_life(evidence: &Evidence, life: &ClientLife) -> Vec<Hold> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::made::{evidence, given_up, held};
+    use super::super::made::{evidence, held, released};
     use super::*;
 
     #[test]
-    fn what_is_not_given_back_lasts_as_long_as_was_told() {
+    fn unreleased_hold_lasts_until_last_record() {
         let told = evidence(vec![held(5, 10, 20, 30, 90)]);
         let hold = &of(&told)[0];
         assert_eq!((hold.asked, hold.from, hold.until), (10, 20, 90));
-        let given_up = evidence(vec![given_up(held(5, 10, 20, 30, 90), 40)]);
-        assert_eq!(of(&given_up)[0].until, 40);
+        let released = evidence(vec![released(held(5, 10, 20, 30, 90), 40)]);
+        assert_eq!(of(&released)[0].until, 40);
         let mut killed = told.clone();
         killed.lives[0].killed_at = Some(50);
         assert_eq!(of(&killed)[0].until, 50);

@@ -1,8 +1,9 @@
-//! The history of a lock is linearizable: there is one order of grants and ends, each inside of its call, in which nobody is granted what
-//! somebody has.
+//! The history of a lock is linearizable: there is one order of grants and ends, each inside its
+//! call, in which no lock is granted while it is held.
 //!
-//! Tokens say which order it must be, so there is nothing to search: each grant takes the earliest moment that its call and the end before
-//! allow, and that is refused exactly if no order exists. An end may lie anywhere after the last moment at which its holder relied on it.
+//! Tokens determine the order, so no search is needed: each grant takes the earliest moment that
+//! its call and the end before allow, and that is refused exactly if no order exists. An end may
+//! lie anywhere after the last moment at which its holder relied on it.
 
 use super::Violation;
 use super::holds::Hold;
@@ -23,7 +24,8 @@ pub fn check(holds: &[Hold]) -> Vec<Violation> {
                     ),
                 });
             }
-            // What somebody ended by hand may have ended at once; that it was granted beside an earlier one is not excused by that.
+            // A hold that an operator ended may have ended immediately. That does not excuse a
+            // grant while an earlier hold existed.
             free_from = free_from.max(if hold.by_hand { hold.asked } else { hold.until });
         }
     }
@@ -33,16 +35,17 @@ pub fn check(holds: &[Hold]) -> Vec<Violation> {
 #[cfg(test)]
 mod tests {
     use super::super::holds::of;
-    use super::super::made::{evidence, given_up, held};
+    use super::super::made::{evidence, held, released};
     use super::*;
 
     #[test]
-    fn a_grant_inside_of_another_hold_is_found() {
-        let first = given_up(held(5, 10, 20, 30, 90), 40);
+    fn overlapping_grant_is_found() {
+        let first = released(held(5, 10, 20, 30, 90), 40);
         assert_eq!(check(&of(&evidence(vec![first.clone(), held(6, 15, 41, 50, 99)]))), []);
         let mut beside = evidence(vec![first.clone(), held(6, 15, 39, 50, 99)]);
         assert_eq!(check(&of(&beside)).len(), 1);
-        // Ended by hand, the second was still granted too early, and the first would have been over in time.
+        // The second was ended by an operator, but granted too early; the first would have ended in
+        // time.
         beside.tokens_by_hand.insert(6);
         assert_eq!(check(&of(&beside)).len(), 1);
         beside.tokens_by_hand = [5].into();

@@ -5,7 +5,8 @@
 //! no two values can; if the question came last, there is a moment between in which all of them happen, and that must not lie
 //! inside of the time of another value.
 //!
-//! A write whose answer was lost may take effect at any later time; one that nobody read need not have happened at all.
+//! A write with a lost reply may take effect at any later time; one that was never read need not
+//! have happened at all.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +17,16 @@ use crate::history::{HistoryEvent, OperationKind, OperationOutcome, Stamp};
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Operation {
     is_write: bool,
-    /// None before anybody wrote.
+    /// `None` before the first write.
     value: Option<String>,
     asked: Stamp,
-    /// The end of time if nobody knows.
+    /// The maximum if the operation was never answered.
     answered: Stamp,
-    /// The revision that the store said it has.
+    /// The revision that the store reported for it.
     revision: Option<i64>,
 }
 
-/// Finds registers without a linear order, and leaders who wrote after their successors.
+/// Finds registers without a linear order, and leaders that wrote after their successors.
 pub fn check(evidence: &Evidence) -> Vec<Violation> {
     let mut lines: BTreeMap<String, Vec<Operation>> = BTreeMap::new();
     for life in &evidence.lives {
@@ -103,7 +104,7 @@ fn linear(operations: &[Operation]) -> Result<(), String> {
         }
         let zone = zones.entry(one.value.as_ref()).or_insert_with(|| ValueInterval {
             value: one.value.clone(),
-            // Nothing was there at the beginning of time, as if somebody had written that.
+            // The initial absence counts as written at time 0.
             first_answer: if one.value.is_none() { 0 } else { Stamp::MAX },
             last_question: 0,
         });

@@ -1,7 +1,8 @@
-//! Nobody relies on a hold while somebody else does (GUARANTEES, rule 1).
+//! No process relies on a hold while another process does (GUARANTEES, rule 1).
 //!
-//! Left out is who goes on relying on a hold that somebody ended by hand: nobody can foresee that. Whoever is told that it holds while an earlier one
-//! does is not: its own place was read, and was there, when nobody stood before it.
+//! A holder that continues to rely on a hold that an operator ended is excluded, because it cannot
+//! foresee that. A process that is granted a hold beside an earlier one is not excluded: it had
+//! read its own key when no older one was there.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +42,7 @@ pub fn check(holds: &[Hold]) -> Vec<Violation> {
     violations
 }
 
-/// Whether the earlier one by token was ended by hand, so that the later one came by right.
+/// Whether an operator ended the earlier one by token, so that the later grant was correct.
 fn is_excused(one: &Hold, other: &Hold) -> bool {
     let earlier = if one.token <= other.token { one } else { other };
     earlier.by_hand
@@ -50,27 +51,27 @@ fn is_excused(one: &Hold, other: &Hold) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::holds::of;
-    use super::super::made::{evidence, given_up, held};
+    use super::super::made::{evidence, held, released};
     use super::*;
 
     #[test]
-    fn two_at_once_are_found_and_one_after_the_other_is_not() {
-        let first = given_up(held(5, 10, 20, 30, 90), 40);
+    fn only_overlapping_holders_are_found() {
+        let first = released(held(5, 10, 20, 30, 90), 40);
         assert_eq!(check(&of(&evidence(vec![first.clone(), held(6, 15, 41, 50, 99)]))), []);
         let beside = evidence(vec![first.clone(), held(6, 15, 39, 50, 99)]);
         assert_eq!(check(&of(&beside)).len(), 1);
         // A long hold that began early overlaps others that do not overlap each other.
         let long = held(5, 10, 20, 30, 90);
-        let others = [given_up(held(6, 15, 41, 50, 60), 60), held(7, 15, 70, 80, 99)];
+        let others = [released(held(6, 15, 41, 50, 60), 60), held(7, 15, 70, 80, 99)];
         assert_eq!(check(&of(&evidence([vec![long], others.to_vec()].concat()))).len(), 2);
     }
 
     #[test]
-    fn who_was_ended_by_hand_is_excused_and_who_came_beside_an_earlier_one_is_not() {
+    fn manual_removal_excuses_only_its_holder() {
         let mut beside = evidence(vec![held(5, 10, 20, 30, 90), held(6, 15, 39, 50, 99)]);
         beside.tokens_by_hand.insert(5);
         assert_eq!(check(&of(&beside)), []);
-        // Its place was deleted while it waited, and it was told that it holds all the same.
+        // Its key was deleted while it waited, and it was granted the hold all the same.
         beside.tokens_by_hand = [6].into();
         assert_eq!(check(&of(&beside)).len(), 1);
     }

@@ -1,11 +1,12 @@
-//! After all faults have ended, exactly what is wanted is there, and when everybody has gone, nothing is.
+//! After all faults have ended, exactly the registered keys are there, and when all clients have
+//! left, none is.
 
 use std::collections::BTreeMap;
 
 use super::{ClientLife, Violation};
 use crate::history::HistoryEvent;
 
-/// Every key that is wanted by those who live, with its value.
+/// Every key that a living client has registered, with its value.
 pub fn wanted(lives: &[&ClientLife]) -> BTreeMap<String, String> {
     let mut wanted = BTreeMap::new();
     for life in lives {
@@ -36,7 +37,7 @@ pub fn registrations(wanted: &BTreeMap<String, String>, found: &BTreeMap<String,
         }
     }
     for key in found.keys().filter(|key| !wanted.contains_key(*key)) {
-        broken(format!("{key} is there, and nobody wants it"));
+        broken(format!("{key} is there, and no client wants it"));
     }
     violations
 }
@@ -56,7 +57,7 @@ pub fn left(life: &ClientLife) -> Vec<Violation> {
         Some((tasks, before, after, trouble)) => broken(format!(
             "{tasks} tasks alive, {before} files open before and {after} after, trouble: {trouble:?}"
         )),
-        None => broken("it did not say that it goes".to_owned()),
+        None => broken("it did not record its end".to_owned()),
     }
 }
 
@@ -67,7 +68,7 @@ mod tests {
     use crate::history::HistoryLine;
 
     #[test]
-    fn a_missing_a_wrong_and_a_foreign_key_are_found() {
+    fn missing_wrong_and_foreign_keys_are_found() {
         let of = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
         };
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_counts() {
+    fn last_registration_counts() {
         let want = |key: &str, value: Option<&str>| HistoryLine {
             at: 0,
             event: HistoryEvent::Wanted { key: key.to_owned(), value: value.map(str::to_owned) },
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_a_file_and_a_silent_end_are_found() {
+    fn leaked_tasks_and_files_are_found() {
         let left = |tasks, fds_after, trouble: Option<&str>| {
             let trouble = trouble.map(str::to_owned);
             let event = HistoryEvent::Left { tasks, fds_before: 5, fds_after, trouble };

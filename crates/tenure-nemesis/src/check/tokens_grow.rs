@@ -1,4 +1,4 @@
-//! Tokens grow from holder to holder, in real time, whatever was done by hand (GUARANTEES, rule 3).
+//! Tokens grow from holder to holder, in real time, whatever an operator did (GUARANTEES, rule 3).
 
 use std::collections::BTreeMap;
 
@@ -46,12 +46,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_holder_with_a_smaller_token_is_found() {
+    fn later_smaller_token_is_found() {
         let grows = evidence(vec![held(5, 10, 20, 30, 90), held(6, 21, 39, 50, 99)]);
         assert_eq!(check(&of(&grows)), []);
         let shrinks = evidence(vec![held(6, 10, 20, 30, 90), held(5, 21, 39, 50, 99)]);
         assert_eq!(check(&of(&shrinks)).len(), 1);
         let together = evidence(vec![held(6, 10, 20, 30, 90), held(5, 19, 39, 50, 99)]);
-        assert_eq!(check(&of(&together)), [], "who asked before the other had it may be either");
+        assert_eq!(check(&of(&together)), [], "overlapping requests may be granted in either order");
     }
 }

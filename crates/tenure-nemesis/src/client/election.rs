@@ -1,4 +1,5 @@
-//! An election and a register: the leader writes it with a guarded transaction, and everybody reads it.
+//! An election and a register: the leader writes it with a fenced transaction, and all clients read
+//! it.
 
 use tenure::election::{Election, Elections, Term};
 use tenure::store::{Op, StoreError, Txn};
@@ -18,7 +19,7 @@ fn register() -> String {
     format!("/{NAMESPACE}-register")
 }
 
-/// Everybody runs for office, and reads what leaders write.
+/// All clients campaign, and read what leaders write.
 pub(super) fn begin(context: &HolderContext) {
     let elections = Elections::new(&context.session, &namespace()).identity(context.name.as_str());
     let election = elections.election(NAME);
@@ -31,13 +32,13 @@ pub(super) fn begin(context: &HolderContext) {
 async fn run_for_office(context: HolderContext, election: Election) {
     let mut rng = context.rng();
     while context.rest(rng.ms(5, 300)).await {
-        let op = context.history.ask(OperationKind::Campaign, LINE, None);
+        let op = context.history.begin(OperationKind::Campaign, LINE, None);
         match election.campaign().value(context.name.clone()).timeout(rng.ms(500, 8_000)).await {
             Ok(term) => {
-                context.history.answer(op, OperationOutcome::Ok, Some(term.token().0.0), None);
+                context.history.end(op, OperationOutcome::Ok, Some(term.token().0.0), None);
                 reign(&context, term, &mut rng).await;
             }
-            Err(error) => context.history.answer(op, OperationOutcome::No, None, Some(error.to_string())),
+            Err(error) => context.history.end(op, OperationOutcome::No, None, Some(error.to_string())),
         }
     }
 }
@@ -56,39 +57,39 @@ async fn reign(context: &HolderContext, term: Term, rng: &mut NemesisRng) {
     if is_held {
         belief.ended(HoldEnd::GivenUp);
     }
-    let op = context.history.ask(OperationKind::Resign, LINE, None);
+    let op = context.history.begin(OperationKind::Resign, LINE, None);
     match term.resign().await {
-        Ok(()) => context.history.answer(op, OperationOutcome::Ok, None, None),
-        Err(error) => context.history.answer(op, OperationOutcome::No, None, Some(error.to_string())),
+        Ok(()) => context.history.end(op, OperationOutcome::Ok, None, None),
+        Err(error) => context.history.end(op, OperationOutcome::No, None, Some(error.to_string())),
     }
 }
 
 async fn write(context: &HolderContext, term: &Term, value: String) {
-    let op = context.history.ask(OperationKind::Write, LINE, Some(value.clone()));
+    let op = context.history.begin(OperationKind::Write, LINE, Some(value.clone()));
     let txn = Txn::new().then(Op::put(register(), value));
     match context.store.txn(term.fence().guard(txn)).await {
         Ok(reply) if reply.succeeded => {
-            context.history.answer(op, OperationOutcome::Ok, Some(reply.revision.0), None);
+            context.history.end(op, OperationOutcome::Ok, Some(reply.revision.0), None);
         }
-        Ok(_) => context.history.answer(op, OperationOutcome::No, None, Some("not leading".to_owned())),
+        Ok(_) => context.history.end(op, OperationOutcome::No, None, Some("not leading".to_owned())),
         Err(error @ StoreError::Ambiguous(_)) => {
-            context.history.answer(op, OperationOutcome::Unknown, None, Some(error.to_string()));
+            context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string()));
         }
-        // Every other error says that nothing happened, and is held to it.
-        Err(error) => context.history.answer(op, OperationOutcome::No, None, Some(error.to_string())),
+        // Every other error means that nothing happened, and the checker relies on that.
+        Err(error) => context.history.end(op, OperationOutcome::No, None, Some(error.to_string())),
     }
 }
 
 async fn read(context: HolderContext) {
     let mut rng = context.rng();
     while context.rest(rng.ms(10, 90)).await {
-        let op = context.history.ask(OperationKind::Read, LINE, None);
+        let op = context.history.begin(OperationKind::Read, LINE, None);
         match context.store.get_key(register()).await {
             Ok(pair) => {
                 let value = pair.map(|pair| String::from_utf8_lossy(&pair.value).into_owned());
-                context.history.answer(op, OperationOutcome::Ok, None, value);
+                context.history.end(op, OperationOutcome::Ok, None, value);
             }
-            Err(error) => context.history.answer(op, OperationOutcome::No, None, Some(error.to_string())),
+            Err(error) => context.history.end(op, OperationOutcome::No, None, Some(error.to_string())),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The same work through `etcdctl lock`, which runs a command while it holds: how others do, under the same faults.
 //!
-//! The command is this program again, in the role `inside`: it believes from its first moment to its last, as every command under
-//! `etcdctl lock` must, for nobody tells it anything.
+//! The command is this program again, in the role `inside`: it relies on the lock from its first
+//! moment to its last, as every command under `etcdctl lock` must, because `etcdctl` does not
+//! notify it.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -27,7 +28,7 @@ const LINE: &str = "lock:etcdctl";
 /// How long one run may take: it waits for the lock as long as others hold it, and etcdctl itself hangs when it is cut off.
 const RUN: Duration = Duration::from_secs(20);
 
-/// Runs commands under `etcdctl lock` until it is told to stop.
+/// Runs commands under `etcdctl lock` until it must exit.
 pub(super) async fn live(
     options: &ClientOptions,
     history: &Arc<HistoryWriter>,
@@ -52,7 +53,7 @@ pub(super) async fn live(
     calm.cancel();
     actors.close();
     actors.wait().await;
-    history.tell(HistoryEvent::Settled);
+    history.record(HistoryEvent::Settled);
     signals.go().await;
     None
 }
@@ -70,13 +71,13 @@ impl EtcdctlRuns {
         let Ok(program) = std::env::current_exe() else { return };
         while !self.calm.is_cancelled() {
             tokio::time::sleep(self.rng.ms(2, 40)).await;
-            let op = self.history.ask(OperationKind::Lock, LINE, None);
+            let op = self.history.begin(OperationKind::Lock, LINE, None);
             let outcome = match tokio::time::timeout(RUN, self.once(&program)).await {
                 Ok(Ok(status)) if status.success() => OperationOutcome::Ok,
                 Ok(Ok(_) | Err(_)) => OperationOutcome::No,
                 Err(_) => OperationOutcome::Unknown,
             };
-            self.history.answer(op, outcome, None, None);
+            self.history.end(op, outcome, None, None);
         }
     }
 

@@ -19,14 +19,14 @@ use crate::rng::NemesisRng;
 /// What all actors have in common. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct HolderContext {
-    /// Who we are.
+    /// The name of this client.
     pub(super) name: String,
     pub(super) history: Arc<HistoryWriter>,
     pub(super) store: Store,
     pub(super) session: Session,
     /// Where the counters are.
     pub(super) ledger: SocketAddr,
-    /// Faults are over: everybody finishes what they do and begins nothing new.
+    /// Faults are over: all actors finish their work and begin nothing new.
     pub(super) calm: CancellationToken,
     /// We are to go.
     pub(super) over: CancellationToken,
@@ -59,12 +59,12 @@ impl HolderContext {
         self.rng.lock().unwrap_or_else(PoisonError::into_inner).split()
     }
 
-    /// Somebody acts. It ends by itself once it is calm.
+    /// Runs an actor. It ends by itself once `calm` is cancelled.
     pub(super) fn act(&self, acting: impl Future<Output = ()> + Send + 'static) {
         self.actors.spawn(acting);
     }
 
-    /// Rests; false once it is calm.
+    /// Waits; returns `false` once `calm` is cancelled.
     pub(super) async fn rest(&self, rest: Duration) -> bool {
         tokio::select! {
             biased;
@@ -74,8 +74,8 @@ impl HolderContext {
     }
 }
 
-/// Who believes in what, as one writes it down. Dropped in the middle, as a handler is that does not stop in time, it is given up: nobody acts on it
-/// any more.
+/// A hold as it is written to the history. If it is dropped early, as by a handler that does not
+/// stop in time, it counts as released: no code acts on it any more.
 pub(super) struct RecordedHold<'a> {
     history: &'a HistoryWriter,
     pub(super) line: &'a str,
@@ -84,15 +84,17 @@ pub(super) struct RecordedHold<'a> {
 }
 
 impl<'a> RecordedHold<'a> {
-    /// Nobody has looked yet.
+    /// Not checked yet.
     pub(super) fn new(history: &'a HistoryWriter, line: &'a str, token: i64) -> RecordedHold<'a> {
         RecordedHold { history, line, token, is_open: AtomicBool::new(false) }
     }
 
-    /// Looks whether it is held, and tells. The look lies between two stamps, so that what is told of it is certain.
+    /// Checks whether it is held, and records the result. The check lies between two time stamps,
+    /// so that what is recorded is certain.
     pub(super) fn look(&self, hold: &Hold) -> bool {
         let at = now();
-        // In this order: what remains is counted from a later moment than `at`, so the end that is told is not too late.
+        // In this order: the remaining time is counted from a moment after `at`, so the recorded
+        // end is not too late.
         let remaining = hold.remaining();
         let is_valid = hold.is_valid();
         let by = now();
@@ -108,17 +110,21 @@ impl<'a> RecordedHold<'a> {
     pub(super) fn believed(&self, at: Stamp, by: Stamp, until: Stamp, lease: Option<i64>) {
         self.is_open.store(true, Ordering::Relaxed);
         let (line, token) = (self.line.to_owned(), self.token);
-        self.history.tell_at(at, HistoryEvent::Believed { line, token, lease, by, until });
+        self.history.record_at(at, HistoryEvent::Believed { line, token, lease, by, until });
     }
 
     pub(super) fn ended(&self, how: HoldEnd) {
         self.is_open.store(false, Ordering::Relaxed);
-        self.history.tell(HistoryEvent::Ended { line: self.line.to_owned(), token: self.token, how });
+        self.history.record(HistoryEvent::Ended { line: self.line.to_owned(), token: self.token, how });
     }
 
     /// It was refused by what it protects; does it know why?
     pub(super) fn refused(&self, believed: bool) {
-        self.history.tell(HistoryEvent::Refused { line: self.line.to_owned(), token: self.token, believed });
+        self.history.record(HistoryEvent::Refused {
+            line: self.line.to_owned(),
+            token: self.token,
+            believed,
+        });
     }
 }
 

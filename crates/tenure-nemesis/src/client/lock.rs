@@ -17,7 +17,7 @@ const NAMES: [&str; 2] = ["a", "a/b"];
 /// Two tasks of one process on one session must exclude each other too.
 const TASKS: usize = 2;
 
-/// Everybody wants locks all day.
+/// The client acquires locks for the whole run.
 pub(super) fn begin(context: &HolderContext) {
     let locks = Locks::new(&context.session, &namespace());
     for _ in 0..TASKS {
@@ -32,17 +32,17 @@ async fn want(context: HolderContext, locks: Locks) {
     while context.rest(rng.ms(2, 40)).await {
         let name = *rng.pick(&NAMES);
         let line = format!("lock:{name}");
-        let op = context.history.ask(OperationKind::Lock, &line, None);
+        let op = context.history.begin(OperationKind::Lock, &line, None);
         let acquire = match rng.percent(10) {
             true => locks.lock(name).try_now(),
             false => locks.lock(name).timeout(rng.ms(500, 8_000)),
         };
         match acquire.await {
             Ok(guard) => {
-                context.history.answer(op, OperationOutcome::Ok, Some(guard.token().0.0), None);
+                context.history.end(op, OperationOutcome::Ok, Some(guard.token().0.0), None);
                 hold(&context, &line, guard, &mut ledger_client, &mut rng).await;
             }
-            Err(error) => context.history.answer(op, OperationOutcome::No, None, Some(error.to_string())),
+            Err(error) => context.history.end(op, OperationOutcome::No, None, Some(error.to_string())),
         }
     }
 }
@@ -62,20 +62,20 @@ async fn hold(
     {
         belief.ended(HoldEnd::GivenUp);
     }
-    // Told before anybody else can hold.
+    // Recorded before another process can hold.
     drop(belief);
     if rng.percent(10) {
         // As people forget to release: dropping must do.
         drop(guard);
         return;
     }
-    let op = context.history.ask(OperationKind::Release, line, None);
+    let op = context.history.begin(OperationKind::Release, line, None);
     let outcome = match guard.release().await {
         Ok(()) => (OperationOutcome::Ok, None),
         // It goes on in the background, or was over before: both are right answers.
         Err(error) => (OperationOutcome::No, Some(error.to_string())),
     };
-    context.history.answer(op, outcome.0, None, outcome.1);
+    context.history.end(op, outcome.0, None, outcome.1);
 }
 
 /// Reads the counter under a hold, thinks, and writes one more. False once the hold is lost.
@@ -86,38 +86,38 @@ pub(super) async fn count(
     ledger_client: &mut LedgerClient,
     thinking: Duration,
 ) -> bool {
-    let op = context.history.ask(OperationKind::Count, belief.line, None);
+    let op = context.history.begin(OperationKind::Count, belief.line, None);
     let token = Some(belief.token);
     let value = match ledger_client.read(belief.line, token).await {
         Ok(LedgerReply::Ok(value)) => value,
         Ok(LedgerReply::Stale) => {
             belief.refused(hold.is_valid());
-            context.history.answer(op, OperationOutcome::No, None, Some("stale".to_owned()));
+            context.history.end(op, OperationOutcome::No, None, Some("stale".to_owned()));
             return false;
         }
         Err(error) => {
-            context.history.answer(op, OperationOutcome::Unknown, None, Some(error.to_string()));
+            context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string()));
             return false;
         }
     };
     tokio::time::sleep(thinking).await;
     if !belief.look(hold) {
-        context.history.answer(op, OperationOutcome::No, None, Some("lost".to_owned()));
+        context.history.end(op, OperationOutcome::No, None, Some("lost".to_owned()));
         return false;
     }
     // A process that is stopped right here wakes up and writes: only the ledger can refuse it.
     match ledger_client.write(belief.line, token, value + 1).await {
         Ok(LedgerReply::Ok(_)) => {
-            context.history.answer(op, OperationOutcome::Ok, token, Some((value + 1).to_string()));
+            context.history.end(op, OperationOutcome::Ok, token, Some((value + 1).to_string()));
             true
         }
         Ok(LedgerReply::Stale) => {
             belief.refused(hold.is_valid());
-            context.history.answer(op, OperationOutcome::No, None, Some("stale".to_owned()));
+            context.history.end(op, OperationOutcome::No, None, Some("stale".to_owned()));
             false
         }
         Err(error) => {
-            context.history.answer(op, OperationOutcome::Unknown, None, Some(error.to_string()));
+            context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string()));
             false
         }
     }

@@ -1,5 +1,6 @@
-//! A lock as it is often written, to see that the rig finds what is wrong with it: a key with a lease, whoever has put it believes in it
-//! until it deletes it, and the counter is written without a token.
+//! A lock as it is often written, which the rig must find to be broken: a key with a lease. The
+//! process that created the key relies on it until it deletes it, and writes the counter without a
+//! token.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::rng::NemesisRng;
 
 const TASKS: usize = 2;
 
-/// Everybody wants the lock all day.
+/// The client acquires the lock for the whole run.
 pub(super) fn begin(context: &HolderContext) {
     for _ in 0..TASKS {
         let own_context = context.clone();
@@ -29,18 +30,18 @@ async fn want(context: HolderContext) {
     let key = Bytes::from(format!("/{NAMESPACE}-plain"));
     while context.rest(rng.ms(5, 60)).await {
         let Ok(grant) = context.store.grant(LockUnderTest::Plain.ttl(), None).await else { continue };
-        let op = context.history.ask(OperationKind::Lock, "lock:plain", None);
+        let op = context.history.begin(OperationKind::Lock, "lock:plain", None);
         let put =
             Txn::new().when(Condition::absent(key.clone())).then(Op::put_leased(key.clone(), "x", grant.id));
         match context.store.txn(put).await {
             Ok(reply) if reply.succeeded => {
                 let token = reply.revision.0;
-                context.history.answer(op, OperationOutcome::Ok, Some(token), None);
+                context.history.end(op, OperationOutcome::Ok, Some(token), None);
                 hold(&context, token, grant.id, &key, &mut ledger_client, &mut rng).await;
             }
-            Ok(_) => context.history.answer(op, OperationOutcome::No, None, Some("held".to_owned())),
+            Ok(_) => context.history.end(op, OperationOutcome::No, None, Some("held".to_owned())),
             Err(error) => {
-                context.history.answer(op, OperationOutcome::Unknown, None, Some(error.to_string()))
+                context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string()));
             }
         }
         // What is not revoked here ends by itself.
@@ -62,7 +63,7 @@ async fn hold(
         belief.believed(at, at, at, None);
     };
     look();
-    let op = context.history.ask(OperationKind::Count, belief.line, None);
+    let op = context.history.begin(OperationKind::Count, belief.line, None);
     let working = async {
         let Ok(LedgerReply::Ok(value)) = ledger_client.read(belief.line, None).await else { return false };
         tokio::time::sleep(rng.ms(5, 300)).await;
@@ -83,7 +84,7 @@ async fn hold(
     look();
     belief.ended(HoldEnd::GivenUp);
     let outcome = if is_done { OperationOutcome::Ok } else { OperationOutcome::Unknown };
-    context.history.answer(op, outcome, Some(token), None);
-    // By name, whoever's it is by now.
+    context.history.end(op, outcome, Some(token), None);
+    // By name, whichever process created it.
     let _ = context.store.txn(Txn::new().then(Op::delete(key.clone()))).await;
 }

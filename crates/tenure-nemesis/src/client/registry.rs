@@ -11,10 +11,10 @@ pub fn root() -> String {
     format!("/{NAMESPACE}-registered/")
 }
 
-/// How many keys somebody may have.
+/// How many keys a client may register.
 const KEYS: u64 = 6;
 
-/// Everybody registers and unregisters all day.
+/// The client registers and unregisters keys for the whole run.
 pub(super) fn begin(context: &HolderContext) {
     let own_context = context.clone();
     context.act(async move { keep(own_context).await });
@@ -24,7 +24,7 @@ async fn keep(context: HolderContext) {
     let mut rng = context.rng();
     let mut count = 0_u64;
     let tell = |key: &str, value: Option<String>| {
-        context.history.tell(HistoryEvent::Wanted { key: key.to_owned(), value });
+        context.history.record(HistoryEvent::Wanted { key: key.to_owned(), value });
     };
     while context.rest(rng.ms(50, 600)).await {
         let key = format!("{}{}/{}", root(), context.name, rng.below(KEYS));
@@ -36,18 +36,18 @@ async fn keep(context: HolderContext) {
         count += 1;
         let value = format!("{count}-{:x}", rng.number());
         tell(&key, Some(value.clone()));
-        let op = context.history.ask(OperationKind::Register, &key, Some(value.clone()));
+        let op = context.history.begin(OperationKind::Register, &key, Some(value.clone()));
         match context.session.register_raw(key.clone(), value).timeout(rng.ms(100, 4_000)).await {
             Ok(registration) => {
-                context.history.answer(op, OperationOutcome::Ok, Some(registration.revision.0), None);
+                context.history.end(op, OperationOutcome::Ok, Some(registration.revision.0), None);
             }
             // It is still wanted, and comes when the store does.
             Err(error @ (RegisterError::Timeout { .. } | RegisterError::Superseded)) => {
-                context.history.answer(op, OperationOutcome::Unknown, None, Some(error.to_string()));
+                context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string()));
             }
             Err(error) => {
                 tell(&key, None);
-                context.history.answer(op, OperationOutcome::No, None, Some(error.to_string()));
+                context.history.end(op, OperationOutcome::No, None, Some(error.to_string()));
             }
         }
     }

@@ -19,8 +19,8 @@ use super::namespace;
 use crate::history::{HistoryEvent, HoldEnd, OperationKind, OperationOutcome};
 use crate::ledger::LedgerClient;
 
-/// How long a sender waits to be told what came of its command. What comes later is in the store.
-const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// How long a sender waits for the result of its command. What comes later is in the store.
+const REPLY_WAIT: Duration = Duration::from_secs(10);
 
 /// For handlers to stop.
 const GRACE: Duration = Duration::from_millis(800);
@@ -66,7 +66,7 @@ async fn be_a_node(context: HolderContext) -> Result<(), ShutdownError> {
         tokio::select! {
             biased;
             () = context.over.cancelled() => return node.shutdown().timeout(LEAVING).await,
-            // Displaced, for example by nobody but our former life: join again.
+            // Displaced, for example by an earlier incarnation of this client: join again.
             _ = node.finished() => {}
         }
     }
@@ -83,11 +83,12 @@ impl Handler<RawProps> for TaskHandler {
     }
 }
 
-/// Works in steps, as people write it: keeps its progress, and stops between two steps when it is told to.
+/// Works in steps, as users write it: saves checkpoints, and stops between two steps when
+/// requested.
 async fn work(context: &HolderContext, ledger: SocketAddr, task: Task<RawProps>) -> Ending {
     let (line, token) = (format!("task:{}", task.id()), task.token().0.0);
     let belief = RecordedHold::new(&context.history, &line, token);
-    let op = context.history.ask(OperationKind::Run, &line, None);
+    let op = context.history.begin(OperationKind::Run, &line, None);
     let mut rng = context.rng();
     let Ok(mut ledger_client) = LedgerClient::to(ledger).await else { return Ending::Release };
     let steps = serde_json::from_slice::<u8>(&task.props.0).unwrap_or(1);
@@ -108,11 +109,11 @@ async fn work(context: &HolderContext, ledger: SocketAddr, task: Task<RawProps>)
         // What is not kept is done again.
         let _ = task.save_checkpoint_bytes(vec![step + 1]).await;
     }
-    // Whoever believes until the end gives it up with its answer.
+    // A hold that is valid until the end is released by the handler's return.
     if belief.look(&task) {
         belief.ended(HoldEnd::GivenUp);
     }
-    context.history.answer(op, OperationOutcome::Ok, Some(token), None);
+    context.history.end(op, OperationOutcome::Ok, Some(token), None);
     ending
 }
 
@@ -125,13 +126,13 @@ async fn submit(context: HolderContext, client: Client) {
         let id = TaskId::parse(&format!("{}-{life}-{number}", context.name)).expect("a good name");
         let steps = u8::try_from(1 + rng.below(5)).unwrap_or(1);
         let task = NewTask::new(id.clone()).props(&steps).expect("props are small");
-        let op = context.history.ask(OperationKind::Submit, id.as_str(), None);
+        let op = context.history.begin(OperationKind::Submit, id.as_str(), None);
         let (outcome, why) = match client.submit(task).await {
             Ok(_) => (OperationOutcome::Ok, None),
             Err(error @ SubmitError::Unknown(_)) => (OperationOutcome::Unknown, Some(error.to_string())),
             Err(error) => (OperationOutcome::No, Some(error.to_string())),
         };
-        context.history.answer(op, outcome, None, why);
+        context.history.end(op, outcome, None, why);
     }
 }
 
@@ -144,7 +145,8 @@ async fn command(context: HolderContext, client: Client) {
         }
         let task = rng.pick(&listing.tasks).id.clone();
         let messages = match rng.below(3) {
-            // Whoever pauses a task lets it run again; the rig does it for those who are killed in between.
+            // The client that pauses a task lets it run again; the rig does so if the client is
+            // killed in between.
             0 => vec![TaskMessage::Pause, TaskMessage::Run],
             1 => vec![TaskMessage::Checkpoint { blob: None }],
             _ => vec![TaskMessage::Release],
@@ -157,24 +159,24 @@ async fn command(context: HolderContext, client: Client) {
 
 async fn send(context: &HolderContext, client: &Client, task: &TaskId, message: TaskMessage) {
     let op =
-        context.history.ask(OperationKind::Command, task.as_str(), Some(format!("{:?}", message.kind())));
+        context.history.begin(OperationKind::Command, task.as_str(), Some(format!("{:?}", message.kind())));
     let sent = match client.command(task, message).await {
         Ok(sent) => sent,
         Err(error) => {
-            context.history.answer(op, OperationOutcome::No, None, Some(error.to_string()));
+            context.history.end(op, OperationOutcome::No, None, Some(error.to_string()));
             return;
         }
     };
     let command = sent.id().to_string();
-    context.history.tell(HistoryEvent::Sent { command: command.clone() });
-    context.history.answer(op, OperationOutcome::Ok, None, Some(command.clone()));
+    context.history.record(HistoryEvent::Sent { command: command.clone() });
+    context.history.end(op, OperationOutcome::Ok, None, Some(command.clone()));
     let history = Arc::clone(&context.history);
     context.act(async move {
-        let outcome = match sent.wait(ANSWER_WAIT).await {
+        let outcome = match sent.wait(REPLY_WAIT).await {
             Ok(handled) => handled.outcome.as_str().to_owned(),
             Err(tenure::client::WaitCommandError::Gone) => "gone".to_owned(),
             Err(error) => format!("unknown: {error}"),
         };
-        history.tell(HistoryEvent::Told { command, outcome });
+        history.record(HistoryEvent::Told { command, outcome });
     });
 }

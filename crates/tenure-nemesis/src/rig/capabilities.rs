@@ -1,4 +1,5 @@
-//! What this machine lets us do, and for what it does not, why, and how it could: said in each report.
+//! What this machine allows, and for what it does not, why, and how it could be allowed: part of
+//! each report.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +38,7 @@ impl Capabilities {
             return capabilities;
         }
         capabilities.left_out.push(
-            "clocks of members: etcd does not ask the C library for the time, and nobody sets the clock of a machine that others use"
+            "clocks of members: etcd does not ask the C library for the time, and the clock of a shared machine must not be set"
                 .to_owned(),
         );
         if options.auth {
@@ -62,7 +63,7 @@ impl Capabilities {
             match network.can(shape) {
                 Ok(()) => capabilities.shapes.push(shape),
                 Err(why) => {
-                    let why = why.rsplit(" says: ").next().unwrap_or_default().to_owned();
+                    let why = why.rsplit(" failed: ").next().unwrap_or_default().to_owned();
                     match refused.iter_mut().find(|(known, _)| *known == why) {
                         Some((_, names)) => names.push(name),
                         None => refused.push((why, vec![name])),

@@ -15,19 +15,22 @@ pub enum Fault {
     KillClient,
     /// A client is stopped, and goes on.
     StopClient,
-    /// A client is stopped and goes on many times within a second, so that it stands still in the middle of everything.
+    /// A client is stopped and resumed many times within a second, so that it halts in the middle
+    /// of everything.
     Stutter,
     /// A client's bytes vanish both ways; its sockets stay.
     Cut,
     /// Its connections to one member vanish.
     CutOne,
-    /// Its requests arrive, the answers vanish: the commit happens, and nobody is told.
+    /// Its requests arrive, the replies are lost: the commit happens, and the client does not learn
+    /// of it.
     LoseAnswers,
     /// Its requests arrive, the answers come much later.
     HoldAnswers,
     /// Everything takes this much longer.
     Delay,
-    /// Its requests arrive at once, answers as late as anybody waits for them, and then it is cut off: the last that it heard was old.
+    /// Its requests arrive immediately, replies as late as a client waits for them. Then it is cut
+    /// off: the last reply that it received was old.
     LateAnswer,
     /// Its connections are reset once.
     Reset,
@@ -43,7 +46,7 @@ pub enum Fault {
     Mute,
     /// What it is sent vanishes, what it sends arrives.
     Deaf,
-    /// Its link is down: its system says at once that there is no way.
+    /// Its link is down: its system reports immediately that there is no route.
     Unplug,
     /// A third of the packets on a link vanish.
     Loss,
@@ -55,7 +58,7 @@ pub enum Fault {
     Reorder,
     /// Packets on a link arrive twice.
     Duplicate,
-    /// Somebody sets a client's clock on the wall an hour forward or back, and corrects it later.
+    /// A client's wall clock is set an hour forward or back, and corrected later.
     ClockStep,
     /// A member is killed and restarted.
     KillMember,
@@ -67,13 +70,13 @@ pub enum Fault {
     StopMember,
     /// The leader is.
     StopLeader,
-    /// Nobody hears the leader, and it hears nobody.
+    /// No member receives from the leader, and it receives from none.
     IsolateLeader,
     /// The same of any member.
     IsolateMember,
-    /// Nobody hears the leader, and it hears everybody.
+    /// No member receives from the leader, and it receives from all.
     MuteLeader,
-    /// The leader hears nobody, and everybody hears it.
+    /// The leader receives from no member, and all receive from it.
     DeafLeader,
     /// Two members do not hear each other, and the third hears both.
     Bridge,
@@ -81,15 +84,15 @@ pub enum Fault {
     MoveLeader,
     /// A member's disk takes no more, and it dies of it.
     DiskFull,
-    /// The cluster says that it has no space, until somebody says otherwise.
+    /// The cluster reports that it has no space, until the alarm is cleared.
     NoSpace,
     /// History is forgotten while a client is cut off.
     Compact,
-    /// Somebody revokes a lease by hand.
+    /// An operator revokes a lease.
     Revoke,
-    /// Somebody deletes a place in a line by hand.
+    /// An operator deletes a queue key.
     Delete,
-    /// Somebody writes a lot at once, and deletes it.
+    /// A client writes a lot at once, and deletes it.
     Flood,
 }
 
@@ -119,8 +122,8 @@ enum FaultNeeds {
     Clock,
 }
 
-/// Every fault once: how often it happens, in shares; what it is done to; what it needs. A member is away less often than a link, because it hits
-/// everybody.
+/// Every fault once: how often it happens, in shares; its target; what it needs. A member is away
+/// less often than a link, because that affects all clients.
 const TABLE: [(Fault, u64, TargetKind, FaultNeeds); 40] = {
     use Fault::*;
     use FaultNeeds::*;
@@ -190,19 +193,19 @@ pub(super) fn provocation(rule: SabotageRule) -> Result<Provocation, &'static st
         SabotageRule::CommandsAreAnswered => (&[Reset], WITHIN_TTL_MS),
         SabotageRule::Margin => {
             return Err(
-                "etcd ends no lease early and all processes here have one clock, so nobody misses the margin",
+                "etcd ends no lease early and all processes here have one clock, so a missing margin has no effect",
             );
         }
         SabotageRule::UnknownMayBeThere => {
             return Err(
-                "only who gives up in the very moment in which its answer is lost leaves a place behind",
+                "only a request that is cancelled at the moment its reply is lost leaves a queue key behind",
             );
         }
         SabotageRule::SettledEnter => {
             return Err("a member has to be paused with the enter of an acquire that is cancelled meanwhile");
         }
         SabotageRule::SlashAtTheEnd => {
-            return Err("tasks whose names begin alike are seldom there at once here");
+            return Err("tasks with a common name prefix seldom exist at once here");
         }
         SabotageRule::LegalSteps => {
             return Err("a task that ends without having run looks here like one that ran");
@@ -244,7 +247,7 @@ impl Fault {
     /// What it is done to.
     pub(super) fn hits(self) -> TargetKind {
         let row = TABLE.into_iter().find(|(fault, ..)| *fault == self);
-        row.expect("every fault stands in the table").2
+        row.expect("every fault is in the table").2
     }
 
     /// Whether it is done to packets, not to a proxy.
@@ -292,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_found_by_its_name() {
+    fn fault_parses_from_its_name() {
         assert_eq!(Fault::LoseAnswers.name(), "lose-answers");
         for (fault, ..) in TABLE {
             assert_eq!(fault.name().parse(), Ok(fault));

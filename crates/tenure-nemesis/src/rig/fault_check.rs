@@ -15,7 +15,8 @@ use crate::probe::{self, ProbeCounts};
 /// Any port: in a network of our own all are free.
 const PORT: u16 = 7_777;
 
-/// Does each once, in the network that this process lives in, and says what came through during it and after it.
+/// Injects each fault once, in the network that this process lives in, and returns what came
+/// through during it and after it.
 ///
 /// # Errors
 ///
@@ -28,7 +29,7 @@ pub fn check_faults(options: &Options) -> Result<Vec<String>, String> {
         Capabilities::find(&Options { kind: EngineKind::Etcd, ..options.clone() }, Some(&network));
     let show = FaultCheck { network: &network, program: &options.program, folder };
     let mut lines: Vec<String> = Vec::new();
-    let mut told = |name: &str, (during, after): (ProbeCounts, ProbeCounts)| {
+    let mut add = |name: &str, (during, after): (ProbeCounts, ProbeCounts)| {
         lines.push(format!("{name}: {during}; afterwards: {after}"));
     };
     type Doing = fn(&Network) -> Result<(), String>;
@@ -40,13 +41,13 @@ pub fn check_faults(options: &Options) -> Result<Vec<String>, String> {
         ("unplug", |network| network.unplug(0)),
     ];
     for (name, doing) in clients {
-        told(name, show.client(doing)?);
+        add(name, show.client(doing)?);
     }
     for shape in LinkImpairment::ALL.into_iter().filter(|shape| capabilities.can_shape(*shape)) {
-        told(&format!("{shape:?}").to_lowercase(), show.client(|network| network.shape_client(0, shape))?);
+        add(&format!("{shape:?}").to_lowercase(), show.client(|network| network.shape_client(0, shape))?);
     }
-    told("wire m1 to m2", show.members((0, 1), (0, 1))?);
-    told("wire m2 to m1, seen from m1", show.members((0, 1), (1, 0))?);
+    add("wire m1 to m2", show.members((0, 1), (0, 1))?);
+    add("wire m2 to m1, seen from m1", show.members((0, 1), (1, 0))?);
     if let Some(library) = capabilities.clock() {
         lines.push(show.clock(library)?);
     }
@@ -93,7 +94,7 @@ impl FaultCheck<'_> {
         let mut besides = Vec::new();
         for set in [STEP_S, -STEP_S, 0] {
             clock.set(set)?;
-            let words = clock.words();
+            let words = clock.env_args();
             let output = std::process::Command::new(&words[0])
                 .args(&words[1..])
                 .arg(self.program)
@@ -129,7 +130,7 @@ impl FaultCheck<'_> {
     ) -> Result<ProbeCounts, String> {
         probe::await_echo(&echo.heard)?;
         doing()?;
-        probe::ask(enter, self.program, echo.addr, &echo.heard)
+        probe::run(enter, self.program, echo.addr, &echo.heard)
     }
 }
 

@@ -17,10 +17,11 @@ use super::{Fault, Rig};
 use crate::client::NAMESPACE;
 use crate::rng::NemesisRng;
 
-/// Nobody waits longer for a renewal, however long the TTL is.
+/// A renewal waits no longer for its reply, however long the TTL is.
 const RENEWAL_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Nobody waits for a renewal for more than a quarter of the TTL either; late answers come so much earlier than that.
+/// A renewal waits no longer than a quarter of the TTL either; late replies come this much earlier
+/// than that.
 const HASTE: Duration = Duration::from_millis(80);
 
 /// What a fault is done to. Only one at a time is done to each.
@@ -72,7 +73,7 @@ pub(super) fn begin(
         TargetKind::Process => FaultTarget::Process(client),
         TargetKind::Clock => FaultTarget::Clock(client),
         TargetKind::AnyLink if rng.percent(30) => FaultTarget::Members,
-        // Only who holds something shows that it holds it for too long.
+        // Only a client that holds something can hold it for too long.
         TargetKind::Link if fault == Fault::LateAnswer => {
             FaultTarget::Link(leading_client(rig).unwrap_or(client))
         }
@@ -99,7 +100,7 @@ pub(super) fn begin(
     Some(InjectedFault { target, detail: format!("{detail}, {} ms", lasts.as_millis()), ending })
 }
 
-/// What was done to whom, and what undoes it.
+/// Which fault hit which target, and what undoes it.
 type InjectionResult = Option<(String, Option<FaultUndo>)>;
 
 fn process(
@@ -252,10 +253,10 @@ fn data(rig: &mut Rig, fault: Fault, rng: &mut NemesisRng) -> InjectionResult {
         Fault::NoSpace => {
             let (name, id) = ids(rig).into_iter().next()?;
             rig.place.post("/v3/maintenance/alarm", &alarm("ACTIVATE", &id)).ok()?;
-            Some((format!("said by {name}"), Some(FaultUndo::Disarm)))
+            Some((format!("reported by {name}"), Some(FaultUndo::Disarm)))
         }
         Fault::Compact => {
-            let compacted = rig.place.ask(async |store| {
+            let compacted = rig.place.read(async |store| {
                 let now = store.list(Selection::key("/")).await?.revision;
                 store.compact(now).await.map(|()| now)
             })?;
@@ -263,7 +264,7 @@ fn data(rig: &mut Rig, fault: Fault, rng: &mut NemesisRng) -> InjectionResult {
         }
         Fault::Flood => {
             let key = |number: u32| format!("/{NAMESPACE}-flood/{number}");
-            rig.place.ask(async |store| {
+            rig.place.read(async |store| {
                 for number in 0..40 {
                     // What does not come through is no flood, and no harm.
                     let _ = store.put(key(number), vec![b'x'; 50_000]).await;
@@ -281,18 +282,18 @@ fn data(rig: &mut Rig, fault: Fault, rng: &mut NemesisRng) -> InjectionResult {
             let lease = *rng.pick(&leased);
             // First noted, then done: an answer that is lost may have been a yes.
             rig.evidence.leases_by_hand.insert(lease.0.get());
-            rig.place.ask(async |store| store.revoke(lease).await.is_ok())?;
+            rig.place.read(async |store| store.revoke(lease).await.is_ok())?;
             Some((format!("lease {lease}"), None))
         }
         _ => {
-            let places: Vec<KeyValue> = everything(rig)?.into_iter().filter(is_place).collect();
+            let places: Vec<KeyValue> = everything(rig)?.into_iter().filter(is_queue_key).collect();
             if places.is_empty() {
                 return None;
             }
             let place = rng.pick(&places).clone();
             rig.evidence.tokens_by_hand.insert(place.created.0);
             let key = place.key.clone();
-            rig.place.ask(async |store| store.delete(Selection::key(key)).await.is_ok())?;
+            rig.place.read(async |store| store.delete(Selection::key(key)).await.is_ok())?;
             Some((String::from_utf8_lossy(&place.key).into_owned(), None))
         }
     }
@@ -332,7 +333,8 @@ pub(super) fn end(rig: &mut Rig, ending: FaultUndo) {
     }
 }
 
-/// Every member that said that it has no space says that it has, asked until the cluster agrees.
+/// Clears the alarm of every member that reported a lack of space, repeated until the cluster
+/// agrees.
 fn disarm(rig: &Rig) {
     for (_, id) in ids(rig) {
         for _ in 0..100 {
@@ -345,7 +347,7 @@ fn disarm(rig: &Rig) {
 }
 
 fn clear_flood(rig: &Rig) {
-    // Under an alarm, deletes are let through; what stays is told at the end as left.
+    // Under an alarm, deletes are allowed; what remains is reported as left behind.
     let prefix = format!("/{NAMESPACE}-flood/");
     let _ = rig.place.insist("clearing", |store| {
         let prefix = prefix.clone();
@@ -370,10 +372,10 @@ fn ids(rig: &Rig) -> Vec<(String, String)> {
 }
 
 fn everything(rig: &Rig) -> Option<Vec<KeyValue>> {
-    Some(rig.place.ask(async |store| store.list(Selection::everything()).await)?.ok()?.pairs)
+    Some(rig.place.read(async |store| store.list(Selection::everything()).await)?.ok()?.pairs)
 }
 
-/// The client whose candidate came first.
+/// The client with the oldest candidate key.
 fn leading_client(rig: &Rig) -> Option<usize> {
     let pairs = everything(rig)?;
     let candidates =
@@ -386,11 +388,11 @@ fn layout() -> Layout {
     Layout::new(&Namespace::parse(NAMESPACE).expect("a good name"))
 }
 
-/// What lives for a day or a week dies with its lease only if somebody wants to lose it.
+/// Keys with a lease of a day or a week are lost with it only by an operator's mistake.
 fn is_kept(pair: &KeyValue) -> bool {
     matches!(layout().parse(&pair.key), Some(Key::TaskCommand(_) | Key::CommandResult(_)))
 }
 
-fn is_place(pair: &KeyValue) -> bool {
+fn is_queue_key(pair: &KeyValue) -> bool {
     matches!(layout().parse(&pair.key), Some(Key::Waiter(..) | Key::Candidate(..)))
 }

@@ -1,9 +1,9 @@
-//! A network of our own: a house for each member and each client, with kernel links between them that can be cut, narrowed and made lossy.
+//! A network of our own: a host for each member and each client, with kernel links between them that can be cut, narrowed and made lossy.
 //!
 //! Proxies and wires (the fixture's) carry bytes and break streams. Here packets are lost under connections that stay: what was sent comes late, by
 //! itself, after the link is whole again, and one direction can be gone while the other is there.
 //!
-//! The rig itself lives in a namespace without a name (`unshare --net`), and so does every house, kept by a process that sleeps under a sentinel.
+//! The rig itself lives in a namespace without a name (`unshare --net`), and so does every host, kept by a process that sleeps under a sentinel.
 //! **Invariant**: nothing of it outlives the rig, however that ends: a namespace without a name goes with its last process, and links go with it. So there
 //! is nothing to sweep, and nothing that another run could meet.
 //!
@@ -23,7 +23,7 @@ use tenure_fixture::sentinel::Sentinel;
 /// How many members there are.
 pub(super) const MEMBERS: usize = 3;
 
-/// Nobody has it, so packets to it are nobody's.
+/// No interface has this address, so packets to it are dropped.
 const NOWHERE: &str = "02:00:00:00:00:01";
 
 /// For a process to be in its namespace after it was started: it takes a few milliseconds.
@@ -55,7 +55,7 @@ impl LinkImpairment {
     ];
 
     /// What `tc` calls it.
-    fn words(self) -> &'static str {
+    fn tc_args(self) -> &'static str {
         match self {
             LinkImpairment::Loss => "netem loss 30%",
             LinkImpairment::Narrow => "tbf rate 128kbit burst 3200 latency 200ms",
@@ -72,17 +72,17 @@ add table ip lossy; \
 add chain ip lossy in { type filter hook input priority 0; }; \
 add rule ip lossy in iifname \"eth0\" numgen random mod 100 < 30 drop";
 
-/// The houses, and what stands between them.
+/// The network namespaces, and the bridges between them.
 pub(super) struct Network {
-    houses: Vec<NetworkHost>,
-    /// Whose packets to whom go nowhere; the hub is nobody's house.
+    hosts: Vec<NetworkHost>,
+    /// Which packets are dropped, by source and destination; the hub has no namespace of its own.
     cuts: Mutex<BTreeSet<(Option<usize>, Ipv4Addr)>>,
 }
 
 struct NetworkHost {
     ip: Ipv4Addr,
     enter: Vec<OsString>,
-    /// The house stands as long as this lives.
+    /// The namespace exists as long as this process.
     _keeper: Sentinel,
 }
 
@@ -101,9 +101,9 @@ impl Network {
         let members = (0..MEMBERS).map(|member| (format!("m{}", member + 1), address(77, 1 + member), None));
         let clients = (0..clients)
             .map(|client| (format!("c{client}"), address(77, 11 + client), Some(address(78, 11 + client))));
-        let houses =
+        let hosts =
             members.chain(clients).map(|(name, ip, books)| NetworkHost::build(&name, ip, books, folder));
-        Ok(Network { houses: houses.collect::<Result<_, _>>()?, cuts: Mutex::default() })
+        Ok(Network { hosts: hosts.collect::<Result<_, _>>()?, cuts: Mutex::default() })
     }
 
     /// Where the proxies to a member are.
@@ -126,14 +126,14 @@ impl Network {
         self.host(MEMBERS + client)
     }
 
-    fn host(&self, house: usize) -> Host {
-        let house = &self.houses[house];
-        Host { ip: house.ip, enter: house.enter.clone() }
+    fn host(&self, host: usize) -> Host {
+        let host = &self.hosts[host];
+        Host { ip: host.ip, enter: host.enter.clone() }
     }
 
     /// From now on nothing that one member sends comes to another; the other direction is another wire.
     pub(super) fn cut_wire(&self, from: usize, to: usize) -> Result<(), String> {
-        self.cut(Some(from), self.houses[to].ip)
+        self.cut(Some(from), self.hosts[to].ip)
     }
 
     /// What a client sends to these members vanishes.
@@ -143,10 +143,10 @@ impl Network {
 
     /// What members answer to a client vanishes.
     pub(super) fn deafen(&self, client: usize) -> Result<(), String> {
-        self.cut(None, self.houses[MEMBERS + client].ip)
+        self.cut(None, self.hosts[MEMBERS + client].ip)
     }
 
-    /// A client's link is pulled: its system says at once that there is no way.
+    /// A client's link is set down: its system reports immediately that there is no route.
     pub(super) fn unplug(&self, client: usize) -> Result<(), String> {
         self.inside(MEMBERS + client, "ip link set eth0 down")
     }
@@ -156,16 +156,16 @@ impl Network {
         self.shape(MEMBERS + client, shape)
     }
 
-    /// A member's link gets worse, to everybody.
+    /// A member's link gets worse, for all clients and members.
     pub(super) fn shape_member(&self, member: usize, shape: LinkImpairment) -> Result<(), String> {
         self.shape(member, shape)
     }
 
-    fn shape(&self, house: usize, shape: LinkImpairment) -> Result<(), String> {
-        let shaped = self.inside(house, &format!("tc qdisc replace dev eth0 root {}", shape.words()));
+    fn shape(&self, host: usize, shape: LinkImpairment) -> Result<(), String> {
+        let shaped = self.inside(host, &format!("tc qdisc replace dev eth0 root {}", shape.tc_args()));
         match (shaped, shape) {
             (Err(_), LinkImpairment::Loss) => {
-                let mut words: Vec<OsString> = self.houses[house].enter.clone();
+                let mut words: Vec<OsString> = self.hosts[host].enter.clone();
                 words.extend(["nft".into(), LOSS_RULES.into()]);
                 execute(&words)
             }
@@ -192,12 +192,12 @@ impl Network {
 
     /// Everything is whole again.
     pub(super) fn mend_all(&self) {
-        (0..self.houses.len()).for_each(|house| self.mend(house));
+        (0..self.hosts.len()).for_each(|host| self.mend(host));
     }
 
-    fn mend(&self, house: usize) {
-        let ip = self.houses[house].ip;
-        let is_of = |(by, to): &(Option<usize>, Ipv4Addr)| *by == Some(house) || (by.is_none() && *to == ip);
+    fn mend(&self, host: usize) {
+        let ip = self.hosts[host].ip;
+        let is_of = |(by, to): &(Option<usize>, Ipv4Addr)| *by == Some(host) || (by.is_none() && *to == ip);
         let cuts: Vec<_> = self.cuts().iter().copied().filter(is_of).collect();
         for (by, to) in cuts {
             self.cuts().remove(&(by, to));
@@ -208,23 +208,23 @@ impl Network {
             };
         }
         for words in ["ip link set eth0 up", "tc qdisc del dev eth0 root", "nft delete table ip lossy"] {
-            let _ = self.inside(house, words);
+            let _ = self.inside(host, words);
         }
     }
 
     /// Packets are addressed to a machine that is not there, silently, whatever connection they belong to.
-    fn cut(&self, house: Option<usize>, to: Ipv4Addr) -> Result<(), String> {
-        self.cuts().insert((house, to));
-        let link = if house.is_some() { "eth0" } else { "hub" };
+    fn cut(&self, host: Option<usize>, to: Ipv4Addr) -> Result<(), String> {
+        self.cuts().insert((host, to));
+        let link = if host.is_some() { "eth0" } else { "hub" };
         let words = format!("ip neigh replace {to} lladdr {NOWHERE} nud permanent dev {link}");
-        match house {
-            Some(house) => self.inside(house, &words),
+        match host {
+            Some(host) => self.inside(host, &words),
             None => run(&words),
         }
     }
 
-    fn inside(&self, house: usize, words: &str) -> Result<(), String> {
-        let enter = self.houses[house].enter.iter().cloned();
+    fn inside(&self, host: usize, words: &str) -> Result<(), String> {
+        let enter = self.hosts[host].enter.iter().cloned();
         execute(&enter.chain(words.split(' ').map(OsString::from)).collect::<Vec<_>>())
     }
 
@@ -241,9 +241,8 @@ impl NetworkHost {
         folder: &Path,
     ) -> Result<NetworkHost, String> {
         let words = ["unshare", "--net", "sleep", "1000000"].map(OsString::from);
-        // The sentinel removes this folder, which nobody makes, when the rig dies.
-        let keeper =
-            Sentinel::spawn(&folder.join(format!("{name}.house")), &folder.join("houses.log"), &words);
+        // The sentinel removes this folder, which is never created, when the rig dies.
+        let keeper = Sentinel::spawn(&folder.join(format!("{name}.host")), &folder.join("hosts.log"), &words);
         let space = format!("/proc/{}/ns/net", keeper.pid());
         let deadline = Instant::now() + MOVING_IN;
         while !is_elsewhere(&space) {
@@ -256,9 +255,9 @@ impl NetworkHost {
         let links = [("hub", "eth0", Some(ip)), ("books", "eth1", books)];
         for (bridge, link, ip) in links.into_iter().filter_map(|(bridge, link, ip)| Some((bridge, link, ip?)))
         {
-            let ours = format!("{bridge}-{name}");
-            run(&format!("ip link add {ours} type veth peer name {link} netns {}", keeper.pid()))?;
-            run(&format!("ip link set {ours} master {bridge} up"))?;
+            let outside = format!("{bridge}-{name}");
+            run(&format!("ip link add {outside} type veth peer name {link} netns {}", keeper.pid()))?;
+            run(&format!("ip link set {outside} master {bridge} up"))?;
             for words in [format!("ip addr add {ip}/24 dev {link}"), format!("ip link set {link} up")] {
                 execute(
                     &enter.iter().cloned().chain(words.split(' ').map(OsString::from)).collect::<Vec<_>>(),
@@ -293,7 +292,7 @@ pub fn way_in() -> Result<Vec<&'static str>, String> {
 
 fn is_elsewhere(space: &str) -> bool {
     match (std::fs::read_link(space), std::fs::read_link("/proc/self/ns/net")) {
-        (Ok(theirs), Ok(ours)) => theirs != ours,
+        (Ok(theirs), Ok(outside)) => theirs != outside,
         _ => false,
     }
 }
@@ -306,9 +305,9 @@ fn books() -> Ipv4Addr {
     address(78, 254)
 }
 
-/// In a namespace of ours every address is free.
+/// In a namespace of its own every address is free.
 fn address(net: u8, number: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, net, 0, u8::try_from(number).expect("there are fewer than a hundred houses"))
+    Ipv4Addr::new(10, net, 0, u8::try_from(number).expect("there are fewer than a hundred hosts"))
 }
 
 fn run(words: &str) -> Result<(), String> {
@@ -324,6 +323,6 @@ fn execute(words: &[OsString]) -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("`{}` says: {}", shown(), said.trim().lines().next().unwrap_or_default()))
+    let output = String::from_utf8_lossy(&output.stderr);
+    Err(format!("`{}` failed: {}", shown(), output.trim().lines().next().unwrap_or_default()))
 }

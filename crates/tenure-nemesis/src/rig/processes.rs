@@ -84,9 +84,9 @@ impl ClientProcesses {
         client.options.history.clone_from(&history);
         client.options.seed = client.rng.number();
         let mut command: Vec<OsString> = client.enter.clone();
-        command.extend(client.clock.iter().flat_map(WallClock::words));
+        command.extend(client.clock.iter().flat_map(WallClock::env_args));
         command.extend([self.program.clone().into(), "client".into()]);
-        command.extend(client.options.words().into_iter().map(OsString::from));
+        command.extend(client.options.to_args().into_iter().map(OsString::from));
         // The sentinel removes this folder, which is empty, when the rig dies.
         let guarded = self.folder.join(format!("{}.guard", client.name));
         let log = self.folder.join(format!("{}.log", client.name));
@@ -135,21 +135,21 @@ impl ClientProcesses {
         self.clients[client].process.as_ref().is_some_and(Sentinel::is_running)
     }
 
-    /// Faults are over: everybody finishes what they do.
+    /// Faults are over: all clients finish their work.
     pub(super) fn calm(&self) {
         for process in self.clients.iter().filter_map(|client| client.process.as_ref()) {
             process.signal(Signal::USR1);
         }
     }
 
-    /// Everybody goes.
+    /// All clients must exit.
     pub(super) fn go(&self) {
         for process in self.clients.iter().filter_map(|client| client.process.as_ref()) {
             process.signal(Signal::TERM);
         }
     }
 
-    /// Waits until everybody has gone; who has not, and is killed for it.
+    /// Waits until all clients have exited; kills those that have not, and returns their names.
     pub(super) fn await_end(&mut self, within: Duration) -> Vec<String> {
         let deadline = Instant::now() + within;
         let mut left = Vec::new();
@@ -171,7 +171,8 @@ impl ClientProcesses {
         left
     }
 
-    /// Waits until every client has done what all of them do, after a moment; else who has not.
+    /// Waits until every client has done each kind of operation since a moment; else returns the
+    /// names of those that have not.
     pub(super) fn await_progress(
         &self,
         since: Stamp,
@@ -202,12 +203,13 @@ impl ClientProcesses {
         })
     }
 
-    /// Waits until every client has settled; else who has not.
+    /// Waits until every client has settled; else returns the names of those that have not.
     pub(super) fn await_settled(&self, within: Duration) -> Result<(), Vec<String>> {
         self.await_lines(within, |lines| lines.iter().any(|line| line.event == HistoryEvent::Settled))
     }
 
-    /// Waits until what the living tell is enough; else whose is not.
+    /// Waits until the histories of all living clients meet a condition; else returns the names of
+    /// those that do not.
     fn await_lines(
         &self,
         within: Duration,
@@ -234,13 +236,13 @@ impl ClientProcesses {
         if late.is_empty() { Ok(()) } else { Err(late) }
     }
 
-    /// The last life of everybody.
+    /// The last incarnation of every client.
     pub(super) fn living(&self) -> Result<Vec<ClientLife>, String> {
         let last = self.clients.iter().filter_map(|client| Some((client, client.lives.last()?)));
         last.map(|(client, life)| read_life(client, life)).collect()
     }
 
-    /// All lives of everybody.
+    /// All incarnations of all clients.
     pub(super) fn lives(&self) -> Result<Vec<ClientLife>, String> {
         let lives =
             self.clients.iter().flat_map(|client| client.lives.iter().map(move |life| (client, life)));

@@ -1,4 +1,5 @@
-//! What must be so when all faults have ended: everybody goes on, settles and goes, and nothing is left.
+//! What must hold when all faults have ended: all clients go on, settle and exit, and nothing is
+//! left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,23 +16,25 @@ use crate::check::{Violation, command_replies};
 use crate::client::{NAMESPACE, registered};
 use crate::history::{HistoryEvent, OperationKind, OperationOutcome, Stamp};
 
-/// For everybody to do everything again. Promised are twice the TTL and three seconds for whoever waits; many wait for one another here, on a
-/// machine that may be busy with other things.
+/// For all clients to do each kind of operation again. Guaranteed are twice the TTL and three
+/// seconds for one waiter; many wait for one another here, on a machine that may be busy with other
+/// things.
 const GOING_ON: Duration = Duration::from_secs(45);
 
-/// For what is under way to end: a sender waits ten seconds for its answer, a place in a line eight.
+/// For operations in flight to end: a sender waits ten seconds for its reply, a waiter of a lock
+/// eight.
 const SETTLING: Duration = Duration::from_secs(60);
 
 /// For all tasks to end.
 const TASKS_END: Duration = Duration::from_secs(60);
 
-/// For everybody to close what they have.
+/// For all clients to close what they have open.
 const GOING: Duration = Duration::from_secs(40);
 
 /// What etcd takes to look whether a lease is over, and what a busy machine adds.
 const LOOKING: Duration = Duration::from_secs(4);
 
-/// Looks at what is there afterwards.
+/// Checks what is there after the faults.
 pub(super) struct Recovery<'a> {
     rig: &'a mut Rig,
     violations: Vec<Violation>,
@@ -55,20 +58,20 @@ impl Recovery<'_> {
         self.violations.extend(outcome.err());
     }
 
-    /// Everybody does everything again.
-    pub(super) fn everybody_goes_on(&self, since: Stamp) -> Result<(), Violation> {
+    /// All clients do each kind of operation again.
+    pub(super) fn check_progress(&self, since: Stamp) -> Result<(), Violation> {
         let went_on = self.rig.processes.await_progress(since, GOING_ON, self.rig.options.against);
-        went_on.map_err(|who| Violation {
+        went_on.map_err(|names| Violation {
             promise: "work goes on",
-            what: format!("{} did not, {GOING_ON:?} after the last fault", who.join(", ")),
+            what: format!("{} did not, {GOING_ON:?} after the last fault", names.join(", ")),
         })
     }
 
-    /// Everybody finishes what they do.
-    pub(super) fn everybody_settles(&mut self) {
+    /// All clients finish their work.
+    pub(super) fn check_settled(&mut self) {
         self.rig.processes.calm();
-        if let Err(who) = self.rig.processes.await_settled(SETTLING) {
-            self.broken("everybody settles", format!("{} did not within {SETTLING:?}", who.join(", ")));
+        if let Err(names) = self.rig.processes.await_settled(SETTLING) {
+            self.broken("clients settle", format!("{} did not within {SETTLING:?}", names.join(", ")));
         }
     }
 
@@ -92,16 +95,16 @@ impl Recovery<'_> {
                 return self
                     .broken("tasks end", format!("still there after {TASKS_END:?}: {}", names.join(", ")));
             }
-            // Whoever was to let it run was killed after it had paused it.
+            // The client that should let it run was killed after it had paused it.
             for task in tasks.iter().filter(|task| task.state_kind() == Some(TaskState::Paused)) {
                 let id = task.id.clone();
-                self.rig
-                    .place
-                    .ask(async |store| Client::new(store, &namespace()).command(&id, TaskMessage::Run).await);
+                self.rig.place.read(async |store| {
+                    Client::new(store, &namespace()).command(&id, TaskMessage::Run).await
+                });
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        for (id, file) in self.told(|event, open| match event {
+        for (id, file) in self.recorded(|event, open| match event {
             HistoryEvent::Asked { op, work: OperationKind::Submit, line, .. } => {
                 open.insert(*op, line.clone());
                 None
@@ -153,7 +156,7 @@ impl Recovery<'_> {
 
     /// Each command that was sent has one answer.
     pub(super) fn commands_are_answered(&mut self) {
-        let sent = self.told(|event, _| match event {
+        let sent = self.recorded(|event, _| match event {
             HistoryEvent::Sent { command } => Some(command.clone()),
             _ => None,
         });
@@ -174,14 +177,14 @@ impl Recovery<'_> {
         self.violations.extend(command_replies::against(&sent, &results, &waiting));
     }
 
-    /// Everybody closes what they have, and ends.
-    pub(super) fn everybody_goes(&mut self) {
+    /// All clients close what they have open, and exit.
+    pub(super) fn check_exit(&mut self) {
         self.rig.processes.go();
         for what in self.rig.processes.await_end(GOING) {
             self.broken("nothing leaks", what);
         }
         for what in self.rig.processes.panics() {
-            self.broken("nobody panics", what);
+            self.broken("no client panics", what);
         }
     }
 
@@ -251,8 +254,8 @@ impl Recovery<'_> {
         })
     }
 
-    /// What all lives told, with the history that told it.
-    fn told(
+    /// The records of all incarnations, with the history of each.
+    fn recorded(
         &mut self,
         mut read: impl FnMut(&HistoryEvent, &mut BTreeMap<u64, String>) -> Option<String>,
     ) -> Vec<(String, String)> {
@@ -263,14 +266,14 @@ impl Recovery<'_> {
                 return Vec::new();
             }
         };
-        let mut told = Vec::new();
+        let mut records = Vec::new();
         for life in lives {
             let mut open = BTreeMap::new();
             for line in &life.lines {
-                told.extend(read(&line.event, &mut open).map(|what| (what, life.file.clone())));
+                records.extend(read(&line.event, &mut open).map(|what| (what, life.file.clone())));
             }
         }
-        told
+        records
     }
 }
 

@@ -1,4 +1,5 @@
-//! What a run says: for people, and as `key = value` lines from which the table in docs/guarantees.md is written.
+//! The result of a run: for people, and as `key = value` lines from which the table in
+//! docs/guarantees.md is written.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,16 +7,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Fault, Injected};
-use crate::check::{Evidence, OutcomeCounts, Violation, tally};
+use crate::check::{Evidence, OutcomeCounts, Violation, count_outcomes};
 use crate::options::{EngineKind, Options};
 
 /// How many violations are shown; all are counted.
 const SHOWN: usize = 20;
 
-/// What a run says.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct NemesisReport {
-    /// Whose locks.
+    /// Which lock was tested.
     pub against: String,
     /// On which store.
     pub store: &'static str,
@@ -31,15 +32,15 @@ pub struct NemesisReport {
     pub operations: OutcomeCounts,
     /// What was broken.
     pub violations: Vec<Violation>,
-    /// What was seen and breaks no promise of ours.
+    /// Findings that violate no guarantee of Tenure.
     pub notes: Vec<String>,
     /// What was not done, why, and how it could be.
     pub left_out: Vec<String>,
-    /// Where everything is told.
+    /// The folder of the histories.
     pub folder: PathBuf,
 }
 
-/// What there is to say besides counts.
+/// The findings besides counts.
 pub(super) struct ReportFindings {
     pub(super) violations: Vec<Violation>,
     pub(super) notes: Vec<String>,
@@ -70,7 +71,7 @@ impl NemesisReport {
             clients: (options.clients, evidence.lives.len()),
             lasted: (options.faults_for, took),
             faults,
-            operations: tally(evidence),
+            operations: count_outcomes(evidence),
             violations: said.violations,
             notes: said.notes,
             left_out: said.left_out,

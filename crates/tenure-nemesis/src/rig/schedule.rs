@@ -19,7 +19,7 @@ pub(super) struct FaultSchedule {
     lasts: Duration,
     /// How long a fault lasts, in milliseconds: from, and below.
     each_ms: (u64, u64),
-    /// So many of a hundred are over before anybody's patience.
+    /// So many of a hundred are shorter than any timeout.
     short_percent: u64,
     rng: NemesisRng,
 }
@@ -39,7 +39,7 @@ impl FaultSchedule {
     }
 
     /// Plays it, and ends everything that is still going on.
-    pub(super) fn play(mut self, rig: &mut Rig) {
+    pub(super) fn run(mut self, rig: &mut Rig) {
         let over = Instant::now() + self.lasts;
         let mut next = Instant::now();
         let mut open: Vec<(Instant, FaultTarget, FaultUndo)> = Vec::new();

@@ -1,11 +1,13 @@
 //! What etcd does to leases when its leader was stopped and goes on: at times it ends them although they were renewed.
 //!
-//! A leader that stands still is replaced, and leases are renewed at its successor. When it goes on, its own clock says that they are over, and now
-//! and then it seems to revoke them before it has learned that it leads no more (it looks like etcd issue 15247; seen with 3.7.2 in one of twelve stops, with
-//! nothing but etcd's own gateway as a client). That is a lease ended by hand, as far as anybody can tell: its holder cannot foresee it, and only the
-//! token protects.
+//! A stopped leader is replaced, and leases are renewed at its successor. When it resumes, they are
+//! expired by its own clock. Now and then it seems to revoke them before it learns that it does not
+//! lead any more. This looks like etcd issue 15247; it was seen with 3.7.2 in one of twelve stops, with
+//! only etcd's own gateway as a client. To a client it is a lease that an operator revoked: its holder
+//! cannot foresee it, and only the token protects.
 //!
-//! It is believed of etcd only where etcd says so itself: the member that was stopped must have counted leases that it ended, while somebody else led.
+//! etcd gets this excuse only where its own metrics prove it: the stopped member must have counted
+//! leases that it ended, while another member led.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,7 +30,7 @@ pub(super) struct StoppedMember {
 }
 
 impl StoppedMember {
-    /// What it says before it is stopped.
+    /// Reads the member's metrics before it is stopped.
     pub(super) fn note(etcd: &Etcd, member: usize) -> StoppedMember {
         let one = etcd.member(member);
         StoppedMember { member, was_leader: one.is_leader(), ended: one.metric(ENDED) }

@@ -22,7 +22,7 @@ const TOKEN_TTL_S: u32 = 2;
 /// The store, as the rig sees it.
 pub(crate) struct NemesisStore {
     runtime: Runtime,
-    onlooker: Option<Store>,
+    observer: Option<Store>,
     /// By client, then by member.
     pub(super) proxies: Vec<Vec<Proxy>>,
     // Before the network: members live in its houses.
@@ -67,7 +67,7 @@ impl NemesisStore {
                 let etcd = Some(etcd);
                 NemesisStore {
                     runtime,
-                    onlooker: None,
+                    observer: None,
                     proxies,
                     etcd,
                     network,
@@ -80,7 +80,7 @@ impl NemesisStore {
                 let path = folder.path().join("nemesis.db");
                 NemesisStore {
                     runtime,
-                    onlooker: None,
+                    observer: None,
                     proxies: Vec::new(),
                     etcd: None,
                     network: None,
@@ -90,9 +90,9 @@ impl NemesisStore {
             }
         };
         if options.auth {
-            place.ask_for_passwords()?;
+            place.enable_auth()?;
         }
-        place.onlooker = Some(
+        place.observer = Some(
             place.runtime.block_on(open(&place.direct(), place.auth)).map_err(|error| error.to_string())?,
         );
         Ok(place)
@@ -122,13 +122,13 @@ impl NemesisStore {
     pub(super) fn insist<T, F: Future<Output = Result<T, StoreError>>>(
         &self,
         what: &str,
-        ask: impl Fn(Store) -> F,
+        read: impl Fn(Store) -> F,
     ) -> Result<T, String> {
-        let Some(onlooker) = &self.onlooker else { return Err(format!("{what}: nobody looks any more")) };
+        let Some(observer) = &self.observer else { return Err(format!("{what}: the observer is closed")) };
         let deadline = Instant::now() + INSISTENCE;
         self.runtime.block_on(async {
             loop {
-                match ask(onlooker.clone()).await {
+                match read(observer.clone()).await {
                     Ok(answer) => return Ok(answer),
                     Err(error) if Instant::now() > deadline => return Err(format!("{what}: {error}")),
                     Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -137,14 +137,14 @@ impl NemesisStore {
         })
     }
 
-    /// Asks once; the store may be away.
-    pub(super) fn ask<T>(&self, ask: impl AsyncFnOnce(Store) -> T) -> Option<T> {
-        let onlooker = self.onlooker.clone()?;
+    /// Reads once; the store may be unreachable.
+    pub(super) fn read<T>(&self, read: impl AsyncFnOnce(Store) -> T) -> Option<T> {
+        let observer = self.observer.clone()?;
         self.runtime
-            .block_on(async { tokio::time::timeout(Duration::from_secs(5), ask(onlooker)).await.ok() })
+            .block_on(async { tokio::time::timeout(Duration::from_secs(5), read(observer)).await.ok() })
     }
 
-    /// Posts to whichever member answers.
+    /// Posts to the first member that replies.
     pub(super) fn post(&self, path: &str, document: &str) -> Result<String, String> {
         let Some(etcd) = &self.etcd else { return Err("no etcd".to_owned()) };
         let mut last = String::new();
@@ -157,7 +157,7 @@ impl NemesisStore {
         Err(format!("{path}: {last}"))
     }
 
-    /// Nothing that one member says comes to another, until wires are mended.
+    /// No message of one member reaches another, until the link is restored.
     pub(super) fn cut_wire(&self, from: usize, to: usize) {
         match (&self.network, &self.etcd) {
             (Some(network), _) => {
@@ -205,10 +205,10 @@ impl NemesisStore {
         }
     }
 
-    /// The onlooker goes; what etcd still watches then, nobody has given back.
+    /// Closes the observer; watches that etcd still has then were not cancelled by a client.
     pub(super) fn watchers_left(&mut self) -> u64 {
-        if let Some(onlooker) = self.onlooker.take() {
-            self.runtime.block_on(onlooker.close());
+        if let Some(observer) = self.observer.take() {
+            self.runtime.block_on(observer.close());
         }
         let Some(etcd) = &self.etcd else { return 0 };
         let watchers = || {
@@ -224,8 +224,8 @@ impl NemesisStore {
         format!("{:.0}", watchers()).parse().unwrap_or(u64::MAX)
     }
 
-    /// From now on etcd asks everybody who they are.
-    fn ask_for_passwords(&self) -> Result<(), String> {
+    /// From now on etcd requires a user and a password.
+    fn enable_auth(&self) -> Result<(), String> {
         let (user, password) = USER;
         for (path, document) in [
             ("/v3/auth/user/add", format!("{{\"name\":\"{user}\",\"password\":\"{password}\"}}")),

@@ -1,11 +1,12 @@
-//! A client's clock on the wall, which somebody sets: libfaketime answers the client's questions about the time, and reads its lie from a file.
+//! A client's wall clock, which a fault sets: libfaketime answers the client's reads of the time,
+//! with an offset that it reads from a file.
 //!
 //! Only the wall is lied about. Time since boot, by which validity is counted and histories are stamped, stays true: a step of the wall must change nothing.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// How far somebody sets it, in seconds.
+/// By how much a fault sets it, in seconds.
 pub(super) const STEP_S: i64 = 3_600;
 
 /// The clock of one client, over all its lives.
@@ -32,8 +33,8 @@ impl WallClock {
             .map_err(|error| format!("{}: {error}", self.file.display()))
     }
 
-    /// The words that come before a command so that it believes in this clock.
-    pub(super) fn words(&self) -> Vec<OsString> {
+    /// The env_args that come before a command so that it believes in this clock.
+    pub(super) fn env_args(&self) -> Vec<OsString> {
         let with = |name: &str, value: &Path| {
             let mut word = OsString::from(name);
             word.push(value);

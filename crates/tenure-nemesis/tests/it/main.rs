@@ -27,14 +27,14 @@ fn options(kind: EngineKind, folder: &Path) -> Options {
     }
 }
 
-/// Runs it, and keeps what everybody told if something was broken.
-fn play(options: &Options) -> NemesisReport {
+/// Runs the rig, and keeps all histories if a check failed.
+fn run_rig(options: &Options) -> NemesisReport {
     run(options).unwrap_or_else(|error| panic!("the rig did not run: {error}"))
 }
 
 fn nothing_breaks(kind: EngineKind) {
     let folder = tempfile::tempdir().unwrap();
-    let report = play(&options(kind, folder.path()));
+    let report = run_rig(&options(kind, folder.path()));
     if !report.violations.is_empty() {
         let kept = folder.keep();
         panic!("kept in {}:\n{report}", kept.display());
@@ -48,20 +48,20 @@ fn faults_break_nothing_on_etcd() {
 }
 
 #[test]
-fn faults_break_nothing_on_a_file() {
+fn faults_break_nothing_on_file() {
     nothing_breaks(EngineKind::File);
 }
 
 /// The negative control: processes that are stopped for longer than the TTL, and a lock that does not care. One run finds it in about
 /// nineteen of twenty cases, so a few are tried; each is over as soon as it is found.
 #[test]
-fn a_plain_lock_on_a_file_is_found_out() {
+fn plain_lock_is_found_broken_on_file() {
     let promises = |report: &NemesisReport| -> Vec<&str> {
         report.violations.iter().map(|violation| violation.promise).collect()
     };
     for seed in 1..=6 {
         let folder = tempfile::tempdir().unwrap();
-        let report = play(&Options {
+        let report = run_rig(&Options {
             against: LockUnderTest::Plain,
             clients: 2,
             seed,
@@ -72,11 +72,11 @@ fn a_plain_lock_on_a_file_is_found_out() {
             return;
         }
     }
-    panic!("two held at once, and nobody noticed");
+    panic!("two clients held at once, and no check reported it");
 }
 
 #[test]
-fn a_rule_that_only_the_simulation_can_find_is_not_played() {
+fn simulation_only_rule_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let refused = run(&Options {
         against: LockUnderTest::Broken(SabotageRule::Margin),
@@ -88,7 +88,7 @@ fn a_rule_that_only_the_simulation_can_find_is_not_played() {
 /// A build without the cfg has no rule that can be broken, whatever its features are.
 #[cfg(not(tenure_sabotage))]
 #[test]
-fn a_build_without_the_cfg_refuses_to_break_a_rule() {
+fn build_without_cfg_refuses_broken_rule() {
     let folder = tempfile::tempdir().unwrap();
     let refused = run(&Options {
         against: LockUnderTest::Broken(SabotageRule::OwnPlace),

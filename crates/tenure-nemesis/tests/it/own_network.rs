@@ -1,7 +1,8 @@
 //! Faults that need a network of our own, or a clock: that each is one, that they break nothing, and that nothing of them stays.
 //!
-//! Where the machine does not allow them the rig says so and goes on, and that is what is checked then.
-#![allow(clippy::print_stderr, reason = "what a machine does not allow is said, not passed over in silence")]
+//! Where the machine does not allow them the rig reports that and goes on, and then the report is
+//! checked.
+#![allow(clippy::print_stderr, reason = "what a machine does not allow is reported")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,8 +17,8 @@ fn rig(folder: &Path) -> Command {
     command
 }
 
-/// What the rig said, for people.
-fn said(command: &mut Command) -> String {
+/// The output of the rig.
+fn output_of(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
@@ -30,9 +31,9 @@ fn numbers(text: &str) -> Vec<u64> {
 }
 
 #[test]
-fn each_fault_of_a_link_or_a_clock_is_one_and_ends() {
+fn link_and_clock_faults_begin_and_end() {
     let folder = tempfile::tempdir().unwrap();
-    let text = said(rig(folder.path()).arg("--show"));
+    let text = output_of(rig(folder.path()).arg("--show"));
     if let Err(why) = way_in() {
         eprintln!("LEFT OUT: {why}");
         assert!(text.contains(&why), "{text}");
@@ -73,11 +74,11 @@ fn each_fault_of_a_link_or_a_clock_is_one_and_ends() {
 }
 
 #[test]
-fn faults_of_links_and_clocks_break_nothing_on_etcd() {
+fn link_and_clock_faults_break_nothing_on_etcd() {
     let folder = tempfile::tempdir().unwrap();
     let faults = "silence,silence-one,mute,deaf,unplug,loss,narrow,lag,reorder,duplicate,clock-step,\
                   isolate-leader,isolate-member,mute-leader,deaf-leader,bridge";
-    let text = said(rig(folder.path()).args(["--seconds", "12", "--seed", "3", "--faults", faults]));
+    let text = output_of(rig(folder.path()).args(["--seconds", "12", "--seed", "3", "--faults", faults]));
     assert!(text.contains("      0 violations"), "{text}");
     let done = text.lines().find(|line| line.ends_with(" faults")).map(numbers).unwrap();
     assert!(done[0] >= 3, "{text}");
@@ -85,7 +86,7 @@ fn faults_of_links_and_clocks_break_nothing_on_etcd() {
 
 /// Namespaces without names go with their last process, and the sentinels see to it that there is none.
 #[test]
-fn a_rig_that_is_killed_leaves_no_network_behind() {
+fn killed_rig_leaves_no_network() {
     if let Err(why) = way_in() {
         eprintln!("LEFT OUT: {why}");
         return;
@@ -117,7 +118,7 @@ fn a_rig_that_is_killed_leaves_no_network_behind() {
     }
 }
 
-/// The networks of all processes whose command is as asked.
+/// The network namespaces of all processes with a matching command.
 fn networks(is_wanted: impl Fn(&str) -> bool) -> BTreeSet<PathBuf> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let of_one = |process: PathBuf| {

@@ -1,4 +1,4 @@
-//! No command is lost: whoever sent one and waited was told what came of it.
+//! No command is lost: every sender that waits receives the result of its command.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,11 +26,11 @@ fn check(run: &RunRecord) -> Vec<(Duration, String)> {
         _ => None,
     });
     for (at, fact) in &run.facts {
-        if let Fact::Sent { command, who, .. } = fact
+        if let Fact::Sent { command, process, .. } = fact
             && !answered.contains(command)
-            && (who == "observer" || living.is_some_and(|living| living.contains(who)))
+            && (process == "observer" || living.is_some_and(|living| living.contains(process)))
         {
-            found.push((*at, format!("{fact}, and nobody ever answered")));
+            found.push((*at, format!("{fact}, without a reply")));
         }
     }
     found

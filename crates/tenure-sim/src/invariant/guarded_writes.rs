@@ -1,4 +1,4 @@
-//! SeedSelection is guarded is written only while its writer stands first.
+//! A fenced key is written only while the writer's queue key is the oldest.
 
 use std::time::Duration;
 

@@ -48,7 +48,8 @@ fn check(run: &RunRecord) -> Vec<(Duration, String)> {
     found
 }
 
-/// SeedSelection a record says less than the one before it: somebody has written who had not read that.
+/// What the earlier record contained and the later one lacks: its writer had not read the earlier
+/// one.
 fn is_forgotten(before: &StateRecord, now: &StateRecord) -> Option<String> {
     let (was, is) = (before.state.kind(), now.state.kind());
     if was.is_terminal() && was != is {

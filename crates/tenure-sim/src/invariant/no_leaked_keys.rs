@@ -1,4 +1,4 @@
-//! When everybody has gone, no key and no lease is left that would not be kept on purpose.
+//! When all processes have left, no key and no lease is left except those that are kept on purpose.
 
 use std::time::Duration;
 

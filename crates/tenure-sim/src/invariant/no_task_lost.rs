@@ -21,7 +21,7 @@ fn check(run: &RunRecord) -> Vec<(Duration, String)> {
     for (at, fact) in &run.facts {
         let Fact::Final { task, state } = fact else { continue };
         let has_ended = state.is_some_and(TaskState::is_terminal);
-        // One that is overdue is there, and is told of as such.
+        // An overdue task exists, and is reported as overdue.
         let is_overdue = run.facts.iter().any(
             |(_, fact)| matches!(fact, Fact::Overdue(what) if what.split(' ').next() == Some(task.as_str())),
         );

@@ -1,4 +1,5 @@
-//! Once faults have ended, whoever stands first is told so: no place is left in a subject that nobody wants.
+//! Once faults have ended, the process with the oldest key of a queue is notified: no key is left
+//! without an owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,8 +12,8 @@ use crate::audit::subject_of;
 use crate::history::Fact;
 use crate::run::RunRecord;
 
-/// How long a place may stand first before its owner is told, in a world without faults.
-const TOLD_WITHIN: Duration = Duration::from_secs(3);
+/// How long a key may be the oldest before its owner is notified, in a world without faults.
+const NOTIFIED_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) const INVARIANT: Invariant = Invariant { name: "oldest key holds", guarantees: "G5", check };
 
@@ -45,11 +46,16 @@ fn check(run: &RunRecord) -> Vec<(Duration, String)> {
         })
         .collect();
     let stuck = first.iter().filter(|(subject, (token, since))| {
-        *over > *since + TOLD_WITHIN && !held.contains(&(*subject, *token))
+        *over > *since + NOTIFIED_WITHIN && !held.contains(&(*subject, *token))
     });
     stuck
         .map(|(subject, (token, since))| {
-            (*over, format!("token {token} stands first in {subject} since {since:?}, and nobody was told"))
+            (
+                *over,
+                format!(
+                    "token {token} is the oldest of {subject} since {since:?}, and its owner was not notified"
+                ),
+            )
         })
         .collect()
 }

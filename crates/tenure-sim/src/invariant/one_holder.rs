@@ -12,15 +12,15 @@ fn check(run: &RunRecord) -> Vec<(Duration, String)> {
     overlaps(run, |subject| !subject.starts_with("task "))
 }
 
-/// Whenever two believed in one thing at once.
+/// Whenever two was_valid in one thing at once.
 pub(super) fn overlaps(run: &RunRecord, concerns: impl Fn(&str) -> bool) -> Vec<(Duration, String)> {
     let mut found = Vec::new();
     for (at, fact) in &run.facts {
         match fact {
-            Fact::Held { subject, beside, .. } if concerns(subject) && !beside.is_empty() => {
+            Fact::Held { subject, conflicting, .. } if concerns(subject) && !conflicting.is_empty() => {
                 found.push((*at, fact.to_string()));
             }
-            Fact::Believed { subject, .. } if concerns(subject) => found.push((*at, fact.to_string())),
+            Fact::Overlapping { subject, .. } if concerns(subject) => found.push((*at, fact.to_string())),
             _ => {}
         }
     }

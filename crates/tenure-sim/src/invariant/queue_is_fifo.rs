@@ -1,4 +1,4 @@
-//! The subject is fair: who holds has nobody before it, but those beside whom it may.
+//! The queue is fair: a holder has no older key before it, except those that it may share with.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn check(run: &RunRecord) -> Vec<(Duration, String)> {
         };
         if !is_fair {
             let before: Vec<String> = before.iter().map(|pair| pair.created.to_string()).collect();
-            found.push((*at, format!("{fact}, but {before:?} stand before it")));
+            found.push((*at, format!("{fact}, but {before:?} are older")));
         }
     }
     found

@@ -1,4 +1,4 @@
-//! Once everybody has gone, what they held is free: no place is left that nobody wants.
+//! When all processes have left, their locks are free: no queue key is left without an owner.
 
 use std::time::Duration;
 

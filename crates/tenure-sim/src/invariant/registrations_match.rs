@@ -20,8 +20,8 @@ fn check(run: &RunRecord) -> Vec<(Duration, String)> {
     };
     let mut wanted = BTreeMap::new();
     for (_, fact) in &run.facts {
-        if let Fact::Wanted { who, key, value } = fact
-            && living.contains(who)
+        if let Fact::Wanted { process, key, value } = fact
+            && living.contains(process)
         {
             match value {
                 Some(value) => wanted.insert(key.clone(), value.clone()),
@@ -40,7 +40,7 @@ fn check(run: &RunRecord) -> Vec<(Duration, String)> {
             found.push((at, format!("{key} should be {value}, and is {:?}", there.get(key))));
         }
     }
-    let ghosts = there.keys().filter(|key| !wanted.contains_key(*key));
-    found.extend(ghosts.map(|key| (at, format!("{key} is there, and nobody wants it"))));
+    let orphans = there.keys().filter(|key| !wanted.contains_key(*key));
+    found.extend(orphans.map(|key| (at, format!("{key} is there, and no process wants it"))));
     found
 }

@@ -10,6 +10,7 @@ pub(super) const INVARIANT: Invariant =
     Invariant { name: "validity ends before lease", guarantees: "G1", check };
 
 fn check(run: &RunRecord) -> Vec<(Duration, String)> {
-    let is_broken = |fact: &Fact| matches!(fact, Fact::KeyDeleted { believed: true, by_hand: false, .. });
+    let is_broken =
+        |fact: &Fact| matches!(fact, Fact::KeyDeleted { was_valid: true, by_operator: false, .. });
     run.facts.iter().filter(|(_, fact)| is_broken(fact)).map(|(at, fact)| (*at, fact.to_string())).collect()
 }

@@ -1,4 +1,4 @@
-//! Elections: candidates who campaign, lead, resign and hand over, and others who watch them.
+//! Elections: candidates that campaign, lead, resign and transfer, and observers.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::rng::SimRng;
 /// The only election: the more candidates, the better.
 pub const NAME: &str = "boss";
 
-/// Somebody is a candidate all day, and watches who leads.
+/// The process is a candidate for the whole run, and observes the leader.
 pub fn begin(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) {
     let elections = Elections::new(&process.session, &namespace()).identity(process.name.as_str());
     let election = elections.election(NAME);
@@ -31,8 +31,8 @@ async fn observe(context: WorkloadContext, process: SimProcess, election: Electi
     let mut observe = election.observe();
     while let Some(Ok(seen)) = observe.next().await {
         let token = seen.leader.map(|leader| leader.token);
-        let (subject, who) = (election_line(NAME), process.name.clone());
-        context.processes.history.note(Fact::Observed { subject, who, token });
+        let (subject, process) = (election_line(NAME), process.name.clone());
+        context.processes.history.note(Fact::Observed { subject, process, token });
     }
 }
 
@@ -74,7 +74,7 @@ async fn lead(
         let (context, process) = (context.clone(), process.clone());
         async move {
             let subject = election_line(NAME);
-            let _believing = believe(&context, &process, &term);
+            let _believing = track_hold(&context, &process, &term);
             for _ in 0..steps {
                 process.rest(pace).await;
                 context.acted(&process, &subject, term.token(), term.is_valid());
@@ -82,7 +82,7 @@ async fn lead(
             }
         }
     });
-    // A campaign that nobody wins in time is given up.
+    // A campaign that is not won in time is cancelled.
     let _ = tokio::time::timeout(Duration::from_secs(25), leading).await;
 }
 
@@ -93,7 +93,7 @@ async fn reign(
     term: Term,
     rng: &mut SimRng,
 ) {
-    let believing = believe(context, process, &term);
+    let believing = track_hold(context, process, &term);
     let subject = election_line(NAME);
     for _ in 0..rng.below(4) {
         let pace = rng.ms(100, 1_500);
@@ -121,9 +121,9 @@ async fn reign(
     };
 }
 
-fn believe(context: &WorkloadContext, process: &SimProcess, term: &Term) -> TrackedHoldGuard {
-    let believed = term.validity();
-    context.believe(process, &election_line(NAME), term.token(), LockMode::Exclusive, move || {
-        believed.is_valid()
+fn track_hold(context: &WorkloadContext, process: &SimProcess, term: &Term) -> TrackedHoldGuard {
+    let was_valid = term.validity();
+    context.track_hold(process, &election_line(NAME), term.token(), LockMode::Exclusive, move || {
+        was_valid.is_valid()
     })
 }

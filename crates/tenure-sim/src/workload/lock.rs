@@ -1,4 +1,4 @@
-//! Locks: taken, worked under, given back, dropped in every moment, and lost.
+//! Locks: acquired, worked under, released, dropped at any moment, and lost.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn mode(name: &str, rng: &mut SimRng) -> LockMode {
     }
 }
 
-/// Somebody wants locks all day.
+/// The process acquires locks for the whole run.
 pub fn begin(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) {
     let locks = Locks::new(&process.session, &namespace());
     // Two tasks of one process on one session must exclude each other too.
@@ -78,8 +78,8 @@ async fn hold(
 ) {
     let (subject, guard) = (lock_line(name), Arc::new(guard));
     let token = guard.token();
-    let believed = guard.clone();
-    let believing = context.believe(process, &subject, token, mode, move || believed.is_valid());
+    let was_valid = guard.clone();
+    let believing = context.track_hold(process, &subject, token, mode, move || was_valid.is_valid());
     for _ in 0..rng.below(4) {
         let step = rng.ms(1, 1_500);
         let worked = guard.run(async {
@@ -101,7 +101,7 @@ async fn hold(
     drop(believing);
     let Some(guard) = Arc::into_inner(guard) else { return };
     if rng.percent(80) {
-        // SeedSelection came of it is in the store's record; an error here means that it was lost before.
+        // What came of it is in the store's record; an error here means that it was lost before.
         let _ = guard.release().await;
     }
 }

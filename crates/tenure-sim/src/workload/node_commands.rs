@@ -1,4 +1,4 @@
-//! Commands to nodes: sent by somebody whom no fault hits, and waited for.
+//! Commands to nodes: sent by a client that no fault hits, and awaited.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::rng::SimRng;
 /// How long a sender waits: longer than any day here.
 const WAIT: Duration = Duration::from_secs(3_600);
 
-/// Somebody orders nodes about for this long: what is sent last has to be answered before the day ends.
+/// Sends commands to nodes for this long: the last one has to be answered before the run ends.
 pub fn begin(context: &WorkloadContext, rng: &mut SimRng, within: Duration) {
     let (own_context, rng) = (context.clone(), rng.split());
     context.act(async move { order(own_context, rng, within).await });
@@ -45,7 +45,7 @@ async fn order(context: WorkloadContext, mut rng: SimRng, within: Duration) {
     }
 }
 
-/// Sends a command, and waits for what comes of it beside everything else.
+/// Sends a command, and waits for its result in the background.
 async fn send(context: &WorkloadContext, client: &Client, node: &NodeId, command: NodeCommand) {
     let what = format!("{} to {node}", command.as_str());
     let sent = match client.command_node(node, command).await {
@@ -56,8 +56,8 @@ async fn send(context: &WorkloadContext, client: &Client, node: &NodeId, command
         }
     };
     let command = sent.id().to_string();
-    // Whoever lives at the end has to have answered: the node.
-    context.processes.history.note(Fact::Sent { command: command.clone(), who: node.to_string(), what });
+    // The node that is alive at the end must have answered.
+    context.processes.history.note(Fact::Sent { command: command.clone(), process: node.to_string(), what });
     let history = context.processes.history.clone();
     context.act(async move {
         let outcome = match sent.wait(WAIT).await {

@@ -12,10 +12,10 @@ use crate::rng::SimRng;
 /// Where they lie; outside of the namespace, as users' own keys do.
 pub const ROOT: &str = "/registered/";
 
-/// How many keys somebody may have.
+/// How many keys a process may register.
 const KEYS: u64 = 6;
 
-/// Somebody registers and unregisters all day.
+/// The process registers and unregisters keys for the whole run.
 pub fn begin(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) {
     let (own_context, process, rng) = (context.clone(), process.clone(), rng.split());
     context.act(async move { keep(own_context, process, rng).await });
@@ -24,8 +24,8 @@ pub fn begin(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) 
 async fn keep(context: WorkloadContext, process: SimProcess, mut rng: SimRng) {
     let mut count = 0;
     let tell = |key: &str, value: Option<String>| {
-        let (who, key) = (process.name.clone(), key.to_owned());
-        context.processes.history.note(Fact::Wanted { who, key, value });
+        let (process, key) = (process.name.clone(), key.to_owned());
+        context.processes.history.note(Fact::Wanted { process, key, value });
     };
     loop {
         process.rest(rng.ms(1, 2_500)).await;

@@ -1,4 +1,4 @@
-//! Commands to tasks: sent by one whom faults hit too, and waited for.
+//! Commands to tasks: sent by a process that faults hit too, and awaited.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::rng::SimRng;
 /// How long a sender waits: longer than any day here.
 const WAIT: Duration = Duration::from_secs(3_600);
 
-/// Somebody commands all day.
+/// The process sends commands for the whole run.
 pub fn begin(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) {
     let (own_context, process, rng) = (context.clone(), process.clone(), rng.split());
     context.act(async move { command(own_context, process, rng).await });
@@ -44,10 +44,10 @@ async fn command(context: WorkloadContext, process: SimProcess, mut rng: SimRng)
     }
 }
 
-/// Sends a command, and waits for what comes of it beside everything else.
+/// Sends a command, and waits for its result in the background.
 pub async fn send(
     context: &WorkloadContext,
-    who: &str,
+    process: &str,
     client: &Client,
     task: &TaskId,
     message: TaskMessage,
@@ -61,7 +61,11 @@ pub async fn send(
         }
     };
     let command = sent.id().to_string();
-    context.processes.history.note(Fact::Sent { command: command.clone(), who: who.to_owned(), what });
+    context.processes.history.note(Fact::Sent {
+        command: command.clone(),
+        process: process.to_owned(),
+        what,
+    });
     let history = context.processes.history.clone();
     context.act(async move {
         let outcome = match sent.wait(WAIT).await {

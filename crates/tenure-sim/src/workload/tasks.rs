@@ -1,4 +1,4 @@
-//! Tasks: nodes that claim and run them, and somebody who submits and deletes them.
+//! Tasks: nodes that claim and run them, and a client that submits and deletes them.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const TASKS_MAX: u64 = 9;
 /// How long a failed task sleeps: no day here is long enough for ten minutes.
 const SLEEP_MS: u64 = 1_200;
 
-/// Somebody is a node all day.
+/// The process is a node for the whole run.
 pub fn begin_node(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) {
     let (own_context, process, rng) = (context.clone(), process.clone(), rng.split());
     context.act(async move { be_a_node(own_context, process, rng).await });
@@ -59,7 +59,8 @@ async fn be_a_node(context: WorkloadContext, process: SimProcess, mut rng: SimRn
     }
 }
 
-/// Runs tasks as people write them: in steps, with progress kept, and told to stop between two steps.
+/// Runs tasks as users write them: in steps, with checkpoints, and stops between two steps when
+/// requested.
 struct TaskHandler {
     context: WorkloadContext,
     process: SimProcess,
@@ -80,7 +81,7 @@ async fn work(
     let subject = task_line(task.id().as_str());
     let validity = task.context();
     let is_valid = move || validity.is_valid();
-    let _believing = context.believe(process, &subject, task.token(), LockMode::Exclusive, is_valid);
+    let _believing = context.track_hold(process, &subject, task.token(), LockMode::Exclusive, is_valid);
     let (steps, defect, keeps_progress) = task.props;
     let done = task.checkpoint_bytes().and_then(|progress| progress.first().copied()).unwrap_or(0);
     for step in done..steps {
@@ -89,12 +90,13 @@ async fn work(
             tokio::select! {
                 biased;
                 _ = task.stopped() => {
-                    // SeedSelection was done so far is worth keeping; if that fails it is done again.
+                    // What was done so far is worth keeping; if that fails it is done again.
                     let _ = task.save_checkpoint_bytes(vec![step]).await;
                     return Ok(Outcome::Release);
                 }
                 () = task.checkpoint_requested() => {
-                    // It may take until the claim is lost, so look again before going on.
+                    // Saving may take until the claim is lost, so the loop checks again before it
+                    // goes on.
                     let _ = task.save_checkpoint_bytes(vec![step]).await;
                 }
                 () = &mut step_done => break,
@@ -106,7 +108,7 @@ async fn work(
         }
         let value = task.token().to_string();
         let txn = Txn::new().then(Op::put(format!("{REGISTERS}{subject}"), value));
-        // The store's own record says what came of it.
+        // The audit shows whether the write was applied.
         let _ = task.tenure().store().txn(task.fenced(txn)).await;
     }
     process.awake().await;
@@ -129,7 +131,8 @@ enum TaskDefect {
     Panics,
 }
 
-/// Somebody whom no fault hits submits tasks, and deletes some. Says which are in the store for good.
+/// A client that no fault hits submits tasks, and deletes some. Records which are stored
+/// permanently.
 pub fn begin_submitting(context: &WorkloadContext, rng: &mut SimRng) {
     let (own_context, rng) = (context.clone(), rng.split());
     context.act(async move { submit(own_context, rng).await });

@@ -12,10 +12,10 @@ use crate::audit::ttl_line;
 use crate::processes::{SimProcess, namespace};
 use crate::rng::SimRng;
 
-/// SeedSelection is led.
+/// What is led.
 pub const NAME: &str = "shift";
 
-/// Somebody wants to lead all day.
+/// The process campaigns for the whole run.
 pub fn begin(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) {
     let storage = StoreStorage::new(process.store.clone(), &namespace());
     let builder = TtlElections::builder(storage).clock(process.clock.clone()).ttl(context.processes.ttl);
@@ -38,9 +38,9 @@ async fn want(
         process.awake().await;
         let Ok(Ok(term)) = acquired else { continue };
         let token = term.token().unwrap_or(Token(Revision::ZERO));
-        let believed = term.validity();
+        let was_valid = term.validity();
         let believing =
-            context.believe(&process, &subject, token, LockMode::Exclusive, move || believed.is_valid());
+            context.track_hold(&process, &subject, token, LockMode::Exclusive, move || was_valid.is_valid());
         for _ in 0..rng.below(4) {
             let pace = rng.ms(1, 1_500);
             let worked = term.run(async {

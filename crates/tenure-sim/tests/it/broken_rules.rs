@@ -4,63 +4,64 @@ use std::sync::Mutex;
 
 use tenure_core::sabotage::SabotageRule;
 use tenure_sim::invariant::Violation;
-use tenure_sim::run::play_all;
+use tenure_sim::run::run_seeds;
 
 /// How many seeds a broken rule may stay unnoticed.
 const WITHIN: u64 = 500;
 
-/// Breaks a rule, and says which promises were then seen broken. At least one of `by` must be among them.
+/// Breaks a rule and collects the invariants that report it. At least one of `by` must be among
+/// them.
 fn check(rule: SabotageRule, by: &[&str]) {
     let found: Mutex<Option<(u64, Vec<Violation>)>> = Mutex::new(None);
-    play_all(0..WITHIN, Some(rule), |run| {
+    run_seeds(0..WITHIN, Some(rule), |run| {
         let violations = run.violations();
         let is_found = violations.iter().any(|violation| by.contains(&violation.invariant));
         if is_found {
-            found.lock().expect("nobody panics").get_or_insert((run.plan.seed, violations));
+            found.lock().expect("no thread panics").get_or_insert((run.plan.seed, violations));
         }
         !is_found
     });
-    let found = found.into_inner().expect("nobody panics");
+    let found = found.into_inner().expect("no thread panics");
     assert!(found.is_some(), "{rule:?} was broken, and nothing in {WITHIN} seeds noticed");
 }
 
 #[test]
-fn validity_that_counts_from_the_answer_is_noticed() {
+fn validity_counted_from_reply_is_noticed() {
     check(SabotageRule::ValidityFromSending, &["validity ends before lease", "one holder", "one owner"]);
 }
 
 #[test]
-fn a_hold_without_a_margin_is_noticed() {
+fn hold_without_margin_is_noticed() {
     check(SabotageRule::Margin, &["validity ends before lease", "one holder", "one owner"]);
 }
 
 #[test]
-fn a_turn_without_a_look_at_the_own_place_is_noticed() {
+fn skipped_own_key_check_is_noticed() {
     check(SabotageRule::OwnPlace, &["one holder", "queue is fifo", "tokens grow"]);
 }
 
 #[test]
-fn a_lost_answer_that_is_taken_for_a_no_is_noticed() {
+fn lost_reply_taken_as_refusal_is_noticed() {
     check(SabotageRule::UnknownMayBeThere, &["oldest key holds", "queue progresses", "no leaked keys"]);
 }
 
 #[test]
-fn a_write_without_its_fence_is_noticed() {
+fn write_without_fence_is_noticed() {
     check(SabotageRule::Fence, &["guarded writes"]);
 }
 
 #[test]
-fn a_release_before_the_stop_is_noticed() {
+fn release_before_stop_is_noticed() {
     check(SabotageRule::StopBeforeRelease, &["validity ends before lease", "one owner"]);
 }
 
 #[test]
-fn a_claim_of_somebody_else_that_is_deleted_is_noticed() {
+fn deleted_foreign_claim_is_noticed() {
     check(SabotageRule::GuardedRelease, &["validity ends before lease", "one owner"]);
 }
 
 #[test]
-fn a_state_written_by_a_former_owner_is_noticed() {
+fn state_of_former_owner_is_noticed() {
     check(
         SabotageRule::GuardedState,
         &["legal steps", "validity ends before lease", "one owner", "no task lost"],
@@ -68,22 +69,22 @@ fn a_state_written_by_a_former_owner_is_noticed() {
 }
 
 #[test]
-fn a_prefix_without_its_slash_is_noticed() {
+fn prefix_without_slash_is_noticed() {
     check(SabotageRule::SlashAtTheEnd, &["no task lost", "validity ends before lease"]);
 }
 
 #[test]
-fn a_picture_with_a_hole_is_noticed() {
+fn snapshot_with_gap_is_noticed() {
     check(SabotageRule::WholePicture, &["views converge", "every task runs", "observers go forward"]);
 }
 
 #[test]
-fn a_command_without_an_answer_is_noticed() {
+fn command_without_reply_is_noticed() {
     check(SabotageRule::CommandsAreAnswered, &["commands are answered"]);
 }
 
 #[test]
-fn an_illegal_step_is_noticed() {
+fn illegal_task_step_is_noticed() {
     check(SabotageRule::LegalSteps, &["legal steps"]);
 }
 

@@ -1,4 +1,4 @@
-//! The simulator keeps its own promises: stories can be told again, and broken rules are noticed.
+//! The simulator keeps its own promises: runs can be replayed, and broken rules are noticed.
 
 #[cfg(tenure_sabotage)]
 mod broken_rules;

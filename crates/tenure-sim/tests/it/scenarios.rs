@@ -1,41 +1,43 @@
 //! Seeds that once broke a promise, with what they had found.
 
-use tenure_sim::run::play;
+use tenure_sim::run::run_seed;
 
 fn check(seed: u64) {
-    let run = play(seed, None);
+    let run = run_seed(seed, None);
     let violations = run.violations();
     assert!(violations.is_empty(), "{violations:#?}\n{}", run.trace());
 }
 
 /// All places of a subject were lost with their lease while one was being entered; the next subject of that name took the late answer for its
-/// own, and two held. `a_late_answer_to_a_former_line_is_no_answer_to_the_next` shows it in ten lines.
+/// own, and two held. `late_reply_of_former_queue_is_ignored` shows it in ten lines.
 #[test]
-fn a_late_answer_lets_nobody_hold_what_is_gone() {
+fn late_reply_grants_no_deleted_hold() {
     for seed in [947, 1_749] {
         check(seed);
     }
 }
 
-/// An entry whose answer came late was found in the store, and who was before it was read after that: by then a leader had handed over and taken
-/// it away with all before it, so nobody was before it, and it led beside the heir.
+/// An entry with a late reply was found in the store, and its predecessors were read after that. By
+/// then a leader had transferred and deleted it with all keys before it. It found no older key and
+/// led beside the new leader.
 #[test]
-fn a_place_that_is_gone_by_the_second_read_leads_nobody() {
+fn deleted_queue_key_never_leads() {
     check(18_306);
 }
 
-/// A session had recovered, and the news that the node's key had gone with the former lease was still on its way: the node believed that it had its
-/// place, and claimed. `one_is_a_member_while_its_lease_is_held_and_its_key_is_its_own` shows that, and
-/// `a_claim_from_before_the_node_joined_again_is_given_back_although_its_answer_was_lost` why nobody could claim its tasks from then on.
+/// A session had recovered, and the event that the node's key was deleted with the former lease was
+/// still in flight. The node assumed that its key existed, and claimed. The claim was never released,
+/// so no node could claim its tasks from then on; the worker's tests in tenure-core cover both steps.
 #[test]
-fn a_node_whose_place_went_with_a_former_lease_claims_nothing_and_leaves_nothing() {
+fn node_without_key_claims_nothing() {
     check(28_079);
 }
 
-/// The node's key hung on a lease that was over, its claims already on the next one: when the key went, the node forgot its tasks, and their
-/// claims lived on for as long as the process. `claims_that_outlive_the_nodes_own_key_are_given_back` shows it in ten lines.
+/// The node's key was on a lease that had expired, its claims already on the next one. When the key
+/// was deleted, the node forgot its tasks, and their claims existed for as long as the process.
+/// A test of the worker in tenure-core covers the same case.
 #[test]
-fn claims_on_the_next_lease_do_not_outlive_the_nodes_key() {
+fn claims_end_with_node_key() {
     for seed in [534, 802, 917, 958, 1_046] {
         check(seed);
     }

@@ -6,7 +6,7 @@ use tenure_core::task::TaskState;
 
 use super::{Client, DeleteError, Deleted, ForgetError, RetryError};
 use crate::audit::AuditAction;
-use crate::dice;
+use crate::rng;
 
 impl Client {
     /// Deletes a task; its owner stops it. Its state stays, so that submitted again it goes on where it was.
@@ -44,7 +44,7 @@ impl Client {
     ///
     /// Dropping the future leaves it open whether the task is retried.
     pub async fn retry(&self, task: &TaskId) -> Result<TaskState, RetryError> {
-        let nonce = format!("{:016x}", dice::nonce());
+        let nonce = format!("{:016x}", rng::nonce());
         self.run("task retry", &mut RetryTask::exchange(&self.layout, task, self.origin(), nonce)).await
     }
 }

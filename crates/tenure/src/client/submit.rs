@@ -6,8 +6,8 @@ use tenure_core::id::{CommandIds, TaskId};
 
 use super::{Client, NewTask, SubmitError, Submitted};
 use crate::clock::wall_time;
-use crate::dice;
 use crate::retry::Attempts;
+use crate::rng;
 
 /// How many tasks are prepared at a time: some forty requests, so that all connections are busy, and a few MiB at most as long as props are small.
 const ROUND_LEN: usize = 4_096;
@@ -16,7 +16,7 @@ const ROUND_LEN: usize = 4_096;
 pub fn new_task_ids() -> impl Iterator<Item = TaskId> {
     let mut ids = CommandIds::default();
     std::iter::repeat_with(move || {
-        let id = ids.next(wall_time(), dice::nonce().to_be_bytes());
+        let id = ids.next(wall_time(), rng::nonce().to_be_bytes());
         TaskId::parse(id.as_str()).expect("a UUID is a name")
     })
 }
@@ -39,7 +39,7 @@ impl Client {
         let mut tasks = tasks.into_iter().peekable();
         while tasks.peek().is_some() {
             for task in tasks.by_ref().take(ROUND_LEN) {
-                submit.push(&self.layout, task, format!("{:016x}", dice::nonce()), wall_time());
+                submit.push(&self.layout, task, format!("{:016x}", rng::nonce()), wall_time());
             }
             let mut attempts = Attempts::new(&self.clock, Backoff::REQUEST);
             while !submit.is_done() {

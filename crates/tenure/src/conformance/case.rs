@@ -1,13 +1,13 @@
-//! One case: an id that never changes, a claim in words, and its check.
+//! One case: an id that never changes, a claim in prose, and its check.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use super::{Scene, Verdict};
+use super::{CheckResult, TestContext};
 
-/// The check of a case, under way.
-pub(super) type Checking<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
+/// The check of a case, in flight.
+pub(super) type CheckFn<'a> = Pin<Box<dyn Future<Output = CheckResult> + Send + 'a>>;
 
 /// One thing that every store does.
 #[derive(Clone, Copy)]
@@ -16,21 +16,21 @@ pub struct Case {
     pub id: &'static str,
     /// What is claimed. "+n" means n revisions after the case began.
     pub claim: &'static str,
-    check: for<'a> fn(&'a Scene) -> Checking<'a>,
+    check: for<'a> fn(&'a TestContext) -> CheckFn<'a>,
 }
 
 impl Case {
     pub(super) const fn new(
         id: &'static str,
         claim: &'static str,
-        check: for<'a> fn(&'a Scene) -> Checking<'a>,
+        check: for<'a> fn(&'a TestContext) -> CheckFn<'a>,
     ) -> Case {
         Case { id, claim, check }
     }
 
     /// Checks the claim. It has no deadline of its own: [`run_cases`](super::run_cases) gives it one.
-    pub fn check<'a>(&self, scene: &'a Scene) -> impl Future<Output = Verdict> + Send + 'a {
-        (self.check)(scene)
+    pub fn check<'a>(&self, context: &'a TestContext) -> impl Future<Output = CheckResult> + Send + 'a {
+        (self.check)(context)
     }
 }
 

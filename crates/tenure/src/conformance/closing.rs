@@ -1,7 +1,7 @@
 //! Closing: the last case, because it leaves nothing to run another on.
 
-use super::verdict::{Failure, Verdict, refused};
-use super::{Case, Scene};
+use super::check::{CheckFailure, CheckResult, refused};
+use super::{Case, TestContext};
 use crate::store::{Get, PreviousValues, Selection, StoreError, WatchError, WatchStart};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -12,21 +12,23 @@ pub(super) fn cases() -> Vec<Case> {
     )]
 }
 
-async fn closing_ends_everything(s: &Scene) -> Verdict {
+async fn closing_ends_everything(s: &TestContext) -> CheckResult {
     let mut watch = s.watch(s.all(), WatchStart::Now).await?;
-    let lease = s.lease(super::scene::LONG).await?.id;
+    let lease = s.lease(super::context::LONG).await?.id;
     s.store.revoke(lease).await?;
     s.store.delete(Selection::Prefix(s.key(""))).await?;
     s.store.clone().close().await;
     match watch.end().await? {
         WatchError::Lost(StoreError::Closed) => {}
         other => {
-            return Err(Failure::new(format!("expected the watch to say it was closed, found {other:?}")));
+            return Err(CheckFailure::new(format!(
+                "expected the watch to end with `Closed`, found {other:?}"
+            )));
         }
     }
     refused!("a get", s.store.get(Get::key(s.key("a"))).await, StoreError::Closed)?;
     refused!("a put", s.put("a", "v").await, StoreError::Closed)?;
-    refused!("a grant", s.store.grant(super::scene::LONG, None).await, StoreError::Closed)?;
+    refused!("a grant", s.store.grant(super::context::LONG, None).await, StoreError::Closed)?;
     refused!("a renewal", s.store.renew(lease).await, StoreError::Closed)?;
     refused!(
         "a watch",

@@ -1,7 +1,7 @@
-//! Compaction: what may be forgotten, and that nobody is told less without being told so.
+//! Compaction: what may be removed, and that every reader below it gets an error.
 
-use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
-use super::{Case, Scene};
+use super::check::{CheckFailure, CheckResult, ensure, equal, plus, refused};
+use super::{Case, TestContext};
 use crate::store::{Change, Get, Op, PreviousValues, Revision, StoreError, Txn, WatchError, WatchStart};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -18,12 +18,12 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "C03",
-            "A watch from below the compact revision says so first, and where history begins; a watch after it shows all that follows.",
-            |s| Box::pin(watches_from_below_say_so(s)),
+            "A watch from below the compact revision first reports where history begins; a watch after it shows all that follows.",
+            |s| Box::pin(watches_from_below_get_compacted(s)),
         ),
         Case::new(
             "C04",
-            "A delete exactly at the compact revision is not lost: a watch from before it is told that history is gone.",
+            "A delete exactly at the compact revision is not lost: a watch from before it gets the error that history is compacted.",
             |s| Box::pin(a_delete_at_the_compact_revision(s)),
         ),
         Case::new("C05", "A watch that has seen everything survives compaction.", |s| {
@@ -40,7 +40,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-async fn compaction_goes_forward(s: &Scene) -> Verdict {
+async fn compaction_goes_forward(s: &TestContext) -> CheckResult {
     let first = s.put("a", "1").await?;
     let last = s.put("a", "2").await?;
     let future = s.store.compact(plus(last, 1)).await;
@@ -51,16 +51,16 @@ async fn compaction_goes_forward(s: &Scene) -> Verdict {
         match s.store.compact(again).await {
             Err(StoreError::Compacted { at }) => {
                 ensure(at.is_none_or(|at| at == last), || {
-                    format!("history begins after {last:?}, was told {at:?}")
+                    format!("history begins after {last:?}, but the watch reported {at:?}")
                 })?;
             }
-            other => return Err(Failure::new(format!("compacting {again:?} again: {other:?}"))),
+            other => return Err(CheckFailure::new(format!("compacting {again:?} again: {other:?}"))),
         }
     }
     Ok(())
 }
 
-async fn reads_below_are_refused(s: &Scene) -> Verdict {
+async fn reads_below_are_refused(s: &TestContext) -> CheckResult {
     let first = s.put("a", "1").await?;
     let second = s.put("a", "2").await?;
     let third = s.put("a", "3").await?;
@@ -76,7 +76,7 @@ async fn reads_below_are_refused(s: &Scene) -> Verdict {
     equal("the revision", s.revision().await?, third)
 }
 
-async fn watches_from_below_say_so(s: &Scene) -> Verdict {
+async fn watches_from_below_get_compacted(s: &TestContext) -> CheckResult {
     let first = s.put("a", "1").await?;
     for value in ["2", "3"] {
         s.put("a", value).await?;
@@ -89,7 +89,7 @@ async fn watches_from_below_say_so(s: &Scene) -> Verdict {
         match watch.end().await? {
             WatchError::Compacted { at } => equal("where history begins", at, compacted)?,
             WatchError::Lost(error) => {
-                return Err(Failure::new(format!("expected Compacted, found {error}")));
+                return Err(CheckFailure::new(format!("expected Compacted, found {error}")));
             }
         }
     }
@@ -97,7 +97,7 @@ async fn watches_from_below_say_so(s: &Scene) -> Verdict {
     equal("what follows", watch.batch().await?.0, later)
 }
 
-async fn a_delete_at_the_compact_revision(s: &Scene) -> Verdict {
+async fn a_delete_at_the_compact_revision(s: &TestContext) -> CheckResult {
     let put = s.put("a", "1").await?;
     s.delete("a").await?;
     let deleted = plus(put, 1);
@@ -105,14 +105,16 @@ async fn a_delete_at_the_compact_revision(s: &Scene) -> Verdict {
     let mut watch = s.watch(s.all(), WatchStart::After(put)).await?;
     match watch.end().await? {
         WatchError::Compacted { at } => equal("where history begins", at, deleted)?,
-        WatchError::Lost(error) => return Err(Failure::new(format!("expected Compacted, found {error}"))),
+        WatchError::Lost(error) => {
+            return Err(CheckFailure::new(format!("expected Compacted, found {error}")));
+        }
     }
     let mut watch = s.watch(s.all(), WatchStart::After(deleted)).await?;
     let next = s.put("b", "v").await?;
     equal("what follows", watch.batch().await?.0, next)
 }
 
-async fn a_watch_survives(s: &Scene) -> Verdict {
+async fn a_watch_survives(s: &TestContext) -> CheckResult {
     let mut watch = s.watch(s.all(), WatchStart::Now).await?;
     let mut quiet = s.watch(s.below("quiet/"), WatchStart::Now).await?;
     for n in 0..5 {
@@ -127,12 +129,12 @@ async fn a_watch_survives(s: &Scene) -> Verdict {
     equal("a quiet watch", quiet.batch().await?.0, put)
 }
 
-async fn previous_values_above(s: &Scene) -> Verdict {
+async fn previous_values_above(s: &TestContext) -> CheckResult {
     let mut revisions = Vec::new();
     for n in 0..6 {
         revisions.push(s.put("a", &n.to_string()).await?);
     }
-    // This one is behind when history goes; it may be told everything, or that it cannot be.
+    // This watch is behind at the compaction. It may deliver everything, or end with the error.
     let mut behind = s.watch_with(s.all(), WatchStart::After(revisions[0]), PreviousValues::Included).await?;
     let compacted = revisions[2];
     s.store.compact(compacted).await?;
@@ -152,34 +154,33 @@ async fn previous_values_above(s: &Scene) -> Verdict {
                     return Ok(());
                 }
             }
-            // Whoever asked only whether its beginning is still there has learnt no more than that it is not.
+            // A watch that only checked for its start revision reports no more than that this is compacted.
             Err(WatchError::Compacted { at }) => {
                 return ensure(revisions[0] < at && at <= compacted, || {
                     format!("history begins after {compacted:?}, not after {at:?}")
                 });
             }
-            Err(WatchError::Lost(error)) => return Err(Failure::new(format!("the watch was lost: {error}"))),
+            Err(WatchError::Lost(error)) => {
+                return Err(CheckFailure::new(format!("the watch was lost: {error}")));
+            }
         }
     }
 }
 
-fn check_previous(change: &Change, compacted: Revision) -> Verdict {
+fn check_previous(change: &Change, compacted: Revision) -> CheckResult {
     let Change::Put { pair, previous } = change else {
-        return Err(Failure::new(format!("expected a put, found {change:?}")));
+        return Err(CheckFailure::new(format!("expected a put, found {change:?}")));
     };
     match previous {
         Some(previous) => equal("the version before", previous.version, pair.version - 1),
         None => ensure(pair.modified <= compacted, || {
-            format!(
-                "{:?} does not say what was there before, history begins after {compacted:?}",
-                pair.modified
-            )
+            format!("{:?} has no previous value, history begins after {compacted:?}", pair.modified)
         }),
     }
 }
 
-async fn the_present_stays(s: &Scene) -> Verdict {
-    let lease = s.lease(super::scene::LONG).await?.id;
+async fn the_present_stays(s: &TestContext) -> CheckResult {
+    let lease = s.lease(super::context::LONG).await?.id;
     s.put("a", "1").await?;
     s.put("gone", "1").await?;
     s.delete("gone").await?;

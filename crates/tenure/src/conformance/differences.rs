@@ -20,7 +20,7 @@ const DIFFERENCES: [Difference; 12] = [
     Difference {
         case: "L01",
         engine: "etcd",
-        why: "TTLs are whole seconds, and raised to one and a half election timeouts: 2 s with default timings. `StoreInfo` says the step, `Grant` the TTL.",
+        why: "TTLs are whole seconds, and raised to one and a half election timeouts: 2 s with default timings. `StoreInfo` has the step, `Grant` the TTL.",
     },
     Difference {
         case: "L01",
@@ -55,7 +55,7 @@ const DIFFERENCES: [Difference; 12] = [
     Difference {
         case: "W09",
         engine: "etcd",
-        why: "Only etcd sends progress between changes; the embedded engines have nothing to tell that a change does not.",
+        why: "Only etcd sends progress between changes; the embedded engines have nothing to report that a change does not.",
     },
     Difference {
         case: "C01",

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use tokio::task::JoinSet;
 
-use super::Scene;
-use super::scene::LONG;
-use super::verdict::{Failure, Verdict, ensure, equal};
+use super::TestContext;
+use super::check::{CheckFailure, CheckResult, ensure, equal};
+use super::context::LONG;
 use super::watching::Watching;
 use crate::store::{
     Change, Condition, KeyValue, LeaseId, Op, OpReply, PreviousValues, Revision, Selection, Store,
@@ -38,31 +38,35 @@ impl Default for EquivalenceSize {
 /// # Cancellation
 ///
 /// Dropping the future stops all writers and watchers, and leaves keys and leases of a minute behind.
-pub async fn log_equivalence(stores: &[Store], size: EquivalenceSize) -> Verdict {
-    let first = stores.first().ok_or_else(|| Failure::new("there is no store to check"))?;
-    let scene = Scene::new(first.clone(), "X01");
-    let verdict = log_equivalence_in(&scene, stores, size).await;
-    scene.tidy().await;
+pub async fn log_equivalence(stores: &[Store], size: EquivalenceSize) -> CheckResult {
+    let first = stores.first().ok_or_else(|| CheckFailure::new("there is no store to check"))?;
+    let context = TestContext::new(first.clone(), "X01");
+    let verdict = log_equivalence_in(&context, stores, size).await;
+    context.tidy().await;
     verdict
 }
 
 /// One revision as a watcher saw it.
-type Entry = (Revision, Vec<Change>);
+type LogEntry = (Revision, Vec<Change>);
 
-/// The key whose put tells every watcher that the log ends.
+/// The put of this key is the end of the log for every watcher.
 const LAST: &str = "log/~last";
 
-pub(super) async fn log_equivalence_in(s: &Scene, stores: &[Store], size: EquivalenceSize) -> Verdict {
+pub(super) async fn log_equivalence_in(
+    s: &TestContext,
+    stores: &[Store],
+    size: EquivalenceSize,
+) -> CheckResult {
     let store = |n: usize| stores[n % stores.len()].clone();
     let start = s.revision().await?;
     let select = s.below("log/");
     let last = s.key(LAST);
-    let watcher = |store: Store, pace: Pace| follow(store, select.clone(), start, last.clone(), pace);
+    let watcher = |store: Store, mode: FollowMode| follow(store, select.clone(), start, last.clone(), mode);
 
     let mut watchers = JoinSet::new();
-    watchers.spawn(watcher(store(0), Pace::Live));
-    watchers.spawn(watcher(store(1), Pace::Live));
-    watchers.spawn(watcher(store(2), Pace::Reconnecting));
+    watchers.spawn(watcher(store(0), FollowMode::Live));
+    watchers.spawn(watcher(store(1), FollowMode::Live));
+    watchers.spawn(watcher(store(2), FollowMode::Reconnecting));
 
     let mut writers = JoinSet::new();
     for n in 0..size.writers {
@@ -70,18 +74,18 @@ pub(super) async fn log_equivalence_in(s: &Scene, stores: &[Store], size: Equiva
         writers.spawn(write(store(n), s.key("log/"), n as u64, size.ops / 2, lease));
     }
     let mut acknowledged = joined(&mut writers).await?;
-    watchers.spawn(watcher(store(1), Pace::Live));
+    watchers.spawn(watcher(store(1), FollowMode::Live));
     for n in 0..size.writers {
         let lease = s.lease(LONG).await?.id;
         writers.spawn(write(store(n + 1), s.key("log/"), (n + size.writers) as u64, size.ops / 2, lease));
     }
     acknowledged.extend(joined(&mut writers).await?);
     store(2).put(last.clone(), "").await?;
-    watchers.spawn(watcher(store(0), Pace::Live));
-    watchers.spawn(watcher(store(2), Pace::Reconnecting));
+    watchers.spawn(watcher(store(0), FollowMode::Live));
+    watchers.spawn(watcher(store(2), FollowMode::Reconnecting));
 
     let mut logs = joined(&mut watchers).await?.into_iter();
-    let log = logs.next().ok_or_else(|| Failure::new("there was no watcher"))?;
+    let log = logs.next().ok_or_else(|| CheckFailure::new("there was no watcher"))?;
     for other in logs {
         same(&log, &other)?;
     }
@@ -91,22 +95,22 @@ pub(super) async fn log_equivalence_in(s: &Scene, stores: &[Store], size: Equiva
         let index = usize::try_from(revision.0 - start.0 - 1).unwrap_or(usize::MAX);
         let entry = log.get(index).map(|(_, changes)| changes);
         let found = entry.is_some_and(|changes| changes.iter().any(|change| *change.key() == key));
-        ensure(found, || format!("{key:?} was written at {revision:?}, but the log does not say so"))?;
+        ensure(found, || format!("{key:?} was written at {revision:?}, but the log does not contain it"))?;
     }
     Ok(())
 }
 
-async fn joined<T: Send + 'static>(tasks: &mut JoinSet<Verdict<T>>) -> Verdict<Vec<T>> {
+async fn joined<T: Send + 'static>(tasks: &mut JoinSet<CheckResult<T>>) -> CheckResult<Vec<T>> {
     let mut results = Vec::new();
     while let Some(task) = tasks.join_next().await {
-        results.push(task.map_err(|panic| Failure::new(panic.to_string()))??);
+        results.push(task.map_err(|panic| CheckFailure::new(panic.to_string()))??);
     }
     Ok(results)
 }
 
 /// How a watcher follows the log.
 #[derive(Clone, Copy)]
-enum Pace {
+enum FollowMode {
     /// With one watch from beginning to end.
     Live,
     /// With a new watch after every few revisions.
@@ -119,17 +123,17 @@ async fn follow(
     select: Selection,
     start: Revision,
     last: Bytes,
-    pace: Pace,
-) -> Verdict<Vec<Entry>> {
-    let mut log: Vec<Entry> = Vec::new();
+    mode: FollowMode,
+) -> CheckResult<Vec<LogEntry>> {
+    let mut log: Vec<LogEntry> = Vec::new();
     let mut after = start;
     loop {
         let stream = store.watch(select.clone(), WatchStart::After(after), PreviousValues::Included).await?;
         let mut watch = Watching::new(stream, select.clone(), WatchStart::After(after));
-        let reconnect_after = match pace {
-            Pace::Live => usize::MAX,
+        let reconnect_after = match mode {
+            FollowMode::Live => usize::MAX,
             // Longer and longer, because some stores take a tenth of a second for each look back.
-            Pace::Reconnecting => 1 + log.len() / 4,
+            FollowMode::Reconnecting => 1 + log.len() / 4,
         };
         for _ in 0..reconnect_after {
             let entry = watch.batch().await?;
@@ -150,18 +154,18 @@ async fn write(
     seed: u64,
     ops: usize,
     first_lease: LeaseId,
-) -> Verdict<Vec<(Revision, Bytes)>> {
+) -> CheckResult<Vec<(Revision, Bytes)>> {
     let key =
         |name: u64| Bytes::from([&under[..], format!("{}/{}", name % 3, name % 12).as_bytes()].concat());
     let prefix =
         |name: u64| Selection::Prefix([&under[..], format!("{}/", name % 3).as_bytes()].concat().into());
-    let mut dice = Dice(seed);
+    let mut random = OpRandom(seed);
     let mut lease = first_lease;
     let mut written = Vec::new();
     for n in 0..ops {
-        let name = dice.roll();
+        let name = random.next();
         let value = format!("{seed}.{n}");
-        match dice.roll() % 16 {
+        match random.next() % 16 {
             0..=5 => written.push((store.put(key(name), value).await?, key(name))),
             6..=8 => written.push((store.put_leased(key(name), value, lease).await?, key(name))),
             9 | 10 => {
@@ -182,7 +186,7 @@ async fn write(
                 }
             }
             _ => {
-                // Not the revision, because a lease whose keys were all overwritten changes nothing.
+                // The revision is not recorded: if all keys of the lease were overwritten, the revoke changes nothing.
                 store.revoke(lease).await?;
                 lease = store.grant(LONG, None).await?.id;
             }
@@ -209,16 +213,16 @@ async fn replace(store: &Store, key: Bytes, value: String) -> Result<Option<Revi
     }
 }
 
-/// Says that two watchers saw the same.
-fn same(one: &[Entry], other: &[Entry]) -> Verdict {
+/// Requires that two watchers saw the same.
+fn same(one: &[LogEntry], other: &[LogEntry]) -> CheckResult {
     for (one, other) in one.iter().zip(other) {
         equal("one revision as two watchers saw it", other, one)?;
     }
     equal("how many revisions two watchers saw", other.len(), one.len())
 }
 
-/// Says that each change follows from those before it, that no revision is missing, and that all of them add up to what is there.
-fn adds_up(log: &[Entry], start: Revision, there: &[KeyValue]) -> Verdict {
+/// Requires that each change follows from those before it, that no revision is missing, and that all of them add up to the listing.
+fn adds_up(log: &[LogEntry], start: Revision, there: &[KeyValue]) -> CheckResult {
     let mut state: BTreeMap<Bytes, KeyValue> = BTreeMap::new();
     let mut expected = start;
     for (revision, changes) in log {
@@ -252,10 +256,10 @@ fn adds_up(log: &[Entry], start: Revision, there: &[KeyValue]) -> Verdict {
 }
 
 /// Numbers that look random and are the same in every run: a failure can be seen again.
-struct Dice(u64);
+struct OpRandom(u64);
 
-impl Dice {
-    fn roll(&mut self) -> u64 {
+impl OpRandom {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0 >> 33
     }

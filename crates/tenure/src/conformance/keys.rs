@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
-use super::scene::LONG;
-use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
-use super::{Case, Scene};
+use super::check::{CheckFailure, CheckResult, ensure, equal, plus, refused};
+use super::context::LONG;
+use super::{Case, TestContext};
 use crate::store::{
     Change, Condition, Get, InvalidRequest, LeaseChoice, Op, OpReply, PreviousValues, Selection, StoreError,
     Txn, WatchStart,
@@ -64,36 +64,36 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-async fn an_equal_put_is_a_change(s: &Scene) -> Verdict {
+async fn an_equal_put_is_a_change(s: &TestContext) -> CheckResult {
     let start = s.revision().await?;
     equal("the first put", s.put("a", "v").await?, plus(start, 1))?;
     equal("the second put", s.put("a", "v").await?, plus(start, 2))?;
-    let pair = s.pair("a").await?.ok_or_else(|| Failure::new("the key is missing"))?;
+    let pair = s.pair("a").await?.ok_or_else(|| CheckFailure::new("the key is missing"))?;
     equal("created", pair.created, plus(start, 1))?;
     equal("modified", pair.modified, plus(start, 2))?;
     equal("version", pair.version, 2)
 }
 
-async fn a_new_life_counts_anew(s: &Scene) -> Verdict {
+async fn a_new_life_counts_anew(s: &TestContext) -> CheckResult {
     let start = s.revision().await?;
     s.put("a", "1").await?;
     s.put("a", "2").await?;
     equal("deleted", s.delete("a").await?, 1)?;
     s.put("a", "3").await?;
-    let pair = s.pair("a").await?.ok_or_else(|| Failure::new("the key is missing"))?;
+    let pair = s.pair("a").await?.ok_or_else(|| CheckFailure::new("the key is missing"))?;
     equal("created", pair.created, plus(start, 4))?;
     equal("modified", pair.modified, plus(start, 4))?;
     equal("version", pair.version, 1)
 }
 
-async fn deleting_nothing_changes_nothing(s: &Scene) -> Verdict {
+async fn deleting_nothing_changes_nothing(s: &TestContext) -> CheckResult {
     let start = s.revision().await?;
     equal("deleted keys", s.delete("missing").await?, 0)?;
     equal("deleted keys of a prefix", s.store.delete(s.all()).await?, 0)?;
     equal("the revision", s.revision().await?, start)
 }
 
-async fn a_prefix_goes_in_one_revision(s: &Scene) -> Verdict {
+async fn a_prefix_goes_in_one_revision(s: &TestContext) -> CheckResult {
     for name in ["d/2", "d/1", "d/3", "d0"] {
         s.put(name, name).await?;
     }
@@ -107,9 +107,9 @@ async fn a_prefix_goes_in_one_revision(s: &Scene) -> Verdict {
     let mut gone = Vec::new();
     for change in changes {
         let Change::Delete { key, previous, .. } = change else {
-            return Err(Failure::new(format!("expected deletes, found {change:?}")));
+            return Err(CheckFailure::new(format!("expected deletes, found {change:?}")));
         };
-        let previous = previous.ok_or_else(|| Failure::new("a delete does not say what was there"))?;
+        let previous = previous.ok_or_else(|| CheckFailure::new("a delete has no previous value"))?;
         equal("the key that was there", previous.key, key.clone())?;
         equal("the value that was there", previous.value, Bytes::from(s.name(&key)))?;
         gone.push(s.name(&key));
@@ -118,7 +118,7 @@ async fn a_prefix_goes_in_one_revision(s: &Scene) -> Verdict {
     equal("the keys left", s.names().await?, vec!["d0".into()])
 }
 
-async fn no_change_no_revision(s: &Scene) -> Verdict {
+async fn no_change_no_revision(s: &TestContext) -> CheckResult {
     s.put("a", "v").await?;
     let start = s.revision().await?;
     let absent = Condition::absent(s.key("a"));
@@ -133,13 +133,13 @@ async fn no_change_no_revision(s: &Scene) -> Verdict {
     equal("the revision", s.revision().await?, start)
 }
 
-async fn one_transaction_one_revision(s: &Scene) -> Verdict {
+async fn one_transaction_one_revision(s: &TestContext) -> CheckResult {
     let start = s.revision().await?;
     let names = ["a", "b", "c"];
     let txn = names.iter().fold(Txn::new(), |txn, name| txn.then(Op::put(s.key(name), "v")));
     equal("the revision", s.txn(txn).await?.revision, plus(start, 1))?;
     for name in names {
-        let pair = s.pair(name).await?.ok_or_else(|| Failure::new("a key is missing"))?;
+        let pair = s.pair(name).await?.ok_or_else(|| CheckFailure::new("a key is missing"))?;
         equal("created", pair.created, plus(start, 1))?;
         equal("modified", pair.modified, plus(start, 1))?;
         equal("version", pair.version, 1)?;
@@ -147,7 +147,7 @@ async fn one_transaction_one_revision(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn each_put_knows_what_it_replaced(s: &Scene) -> Verdict {
+async fn each_put_knows_what_it_replaced(s: &TestContext) -> CheckResult {
     let mut watch = s.watch_with(s.all(), WatchStart::Now, PreviousValues::Included).await?;
     s.put("a", "1").await?;
     let first = s.pair("a").await?;
@@ -163,7 +163,7 @@ async fn each_put_knows_what_it_replaced(s: &Scene) -> Verdict {
     equal("what was there before", previous, vec![None, first])
 }
 
-async fn a_put_can_keep_the_lease(s: &Scene) -> Verdict {
+async fn a_put_can_keep_the_lease(s: &TestContext) -> CheckResult {
     let lease = s.lease(LONG).await?.id;
     s.put_leased("a", "1", lease).await?;
     let keep = |name: &str| {
@@ -171,7 +171,7 @@ async fn a_put_can_keep_the_lease(s: &Scene) -> Verdict {
         Txn::new().then(Op::put(s.key("beside"), "v")).then(put)
     };
     s.txn(keep("a")).await?;
-    let pair = s.pair("a").await?.ok_or_else(|| Failure::new("the key is missing"))?;
+    let pair = s.pair("a").await?.ok_or_else(|| CheckFailure::new("the key is missing"))?;
     equal("the value", &pair.value[..], b"2")?;
     equal("the lease", pair.lease, Some(lease))?;
     let start = s.revision().await?;
@@ -179,7 +179,7 @@ async fn a_put_can_keep_the_lease(s: &Scene) -> Verdict {
     equal("the revision after the refusal", s.revision().await?, start)
 }
 
-async fn an_empty_key_is_refused(s: &Scene) -> Verdict {
+async fn an_empty_key_is_refused(s: &TestContext) -> CheckResult {
     use StoreError::Invalid as Bad;
     let start = s.revision().await?;
     let empty = Bytes::new();
@@ -193,29 +193,31 @@ async fn an_empty_key_is_refused(s: &Scene) -> Verdict {
     equal("the revision", s.revision().await?, start)
 }
 
-async fn any_bytes_are_a_key(s: &Scene) -> Verdict {
+async fn any_bytes_are_a_key(s: &TestContext) -> CheckResult {
     let key = Bytes::from([&s.key("bytes/")[..], &[0x00, 0xff, 0x00]].concat());
     s.store.put(key.clone(), Bytes::new()).await?;
-    let pair = s.store.get_key(key.clone()).await?.ok_or_else(|| Failure::new("the key is missing"))?;
+    let pair = s.store.get_key(key.clone()).await?.ok_or_else(|| CheckFailure::new("the key is missing"))?;
     equal("the key", pair.key, key.clone())?;
     equal("the value", pair.value, Bytes::new())?;
     equal("the listing", s.store.list(s.below("bytes/")).await?.pairs.len(), 1)?;
     equal("deleted", s.store.delete(Selection::Key(key)).await?, 1)
 }
 
-async fn large_values_up_to_the_limit(s: &Scene) -> Verdict {
+async fn large_values_up_to_the_limit(s: &TestContext) -> CheckResult {
     let max = s.store.info().limits.request_bytes_max;
     for (name, size) in [("two thirds", max / 3 * 2), ("nine tenths", max / 10 * 9)] {
         let value = Bytes::from(vec![0x5a; size]);
         s.store.put(s.key(name), value.clone()).await?;
-        let pair = s.pair(name).await?.ok_or_else(|| Failure::new("the key is missing"))?;
+        let pair = s.pair(name).await?.ok_or_else(|| CheckFailure::new("the key is missing"))?;
         ensure(pair.value == value, || format!("a value of {size} bytes came back otherwise"))?;
     }
     let start = s.revision().await?;
     let size = max + max / 15;
     let refusal = s.store.put(s.key("too large"), vec![0x5a; size]).await;
     let Err(StoreError::Invalid(InvalidRequest::TooLarge { bytes, max: told })) = refusal else {
-        return Err(Failure::new(format!("a value of {size} bytes: expected TooLarge, found {refusal:?}")));
+        return Err(CheckFailure::new(format!(
+            "a value of {size} bytes: expected TooLarge, found {refusal:?}"
+        )));
     };
     ensure(bytes >= size, || format!("the refusal speaks of {bytes} bytes, the value had {size}"))?;
     equal("the limit in the refusal", told, max)?;

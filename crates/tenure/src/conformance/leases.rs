@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::scene::LONG;
-use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
-use super::{Case, Scene};
+use super::check::{CheckFailure, CheckResult, ensure, equal, plus, refused};
+use super::context::LONG;
+use super::{Case, TestContext};
 use crate::store::{Change, InvalidRequest, LeaseId, Renewal, StoreError, WatchStart};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -14,7 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new(
             "L01",
             "A grant has a positive id and at least the TTL asked for, and makes no revision; a TTL below the floor is raised, nothing and too much are refused.",
-            |s| Box::pin(a_grant_is_at_least_what_was_asked(s)),
+            |s| Box::pin(grant_is_at_least_the_request(s)),
         ),
         Case::new("L02", "A second lease under the same id is refused, and the first one stays.", |s| {
             Box::pin(an_id_is_granted_once(s))
@@ -30,9 +30,11 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("L05", "Revoking a lease without keys makes no revision.", |s| {
             Box::pin(an_empty_lease_goes_silently(s))
         }),
-        Case::new("L06", "An unknown lease: revoke is refused, renew says gone, the view is none.", |s| {
-            Box::pin(unknown_leases(s))
-        }),
+        Case::new(
+            "L06",
+            "An unknown lease: revoke is refused, renew returns `Gone`, the view is none.",
+            |s| Box::pin(unknown_leases(s)),
+        ),
         Case::new(
             "L07",
             "A put under a second lease moves the key: it survives the first lease and dies with the second.",
@@ -55,7 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         Case::new(
             "L13",
-            "After its end a lease is gone for all: renew, view, list, revoke and put say so.",
+            "After its end a lease does not exist for renew, view, list, revoke and put.",
             |s| Box::pin(an_ended_lease_is_gone(s)),
         ),
         Case::new(
@@ -71,19 +73,19 @@ const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// The TTL of leases that are waited for: what the store gives at least, but long enough that a busy machine's delay of
 /// half a second is not taken for a renewal.
-fn short(s: &Scene) -> Duration {
+fn short(s: &TestContext) -> Duration {
     s.store.info().limits.ttl_min.max(Duration::from_secs(2))
 }
 
-fn deleted(s: &Scene, changes: &[Change]) -> Verdict<Vec<String>> {
+fn deleted(s: &TestContext, changes: &[Change]) -> CheckResult<Vec<String>> {
     let names = changes.iter().map(|change| match change {
         Change::Delete { key, .. } => Ok(s.name(key)),
-        Change::Put { .. } => Err(Failure::new(format!("expected deletes, found {change:?}"))),
+        Change::Put { .. } => Err(CheckFailure::new(format!("expected deletes, found {change:?}"))),
     });
     names.collect()
 }
 
-async fn a_grant_is_at_least_what_was_asked(s: &Scene) -> Verdict {
+async fn grant_is_at_least_the_request(s: &TestContext) -> CheckResult {
     use StoreError::Invalid as Bad;
     let info = s.store.info().clone();
     let start = s.revision().await?;
@@ -102,7 +104,7 @@ async fn a_grant_is_at_least_what_was_asked(s: &Scene) -> Verdict {
     equal("the revision", s.revision().await?, start)
 }
 
-async fn an_id_is_granted_once(s: &Scene) -> Verdict {
+async fn an_id_is_granted_once(s: &TestContext) -> CheckResult {
     let id = s.lease(LONG).await?.id;
     refused!("the same id again", s.store.grant(LONG, Some(id)).await, StoreError::LeaseExists)?;
     ensure(s.store.lease(id).await?.is_some(), || "the first lease is gone".into())?;
@@ -111,7 +113,7 @@ async fn an_id_is_granted_once(s: &Scene) -> Verdict {
     equal("the id of the caller's choice", chosen.id, id)
 }
 
-async fn an_unknown_lease_takes_no_keys(s: &Scene) -> Verdict {
+async fn an_unknown_lease_takes_no_keys(s: &TestContext) -> CheckResult {
     let dead = s.dead_lease().await?;
     let start = s.revision().await?;
     refused!("the put", s.put_leased("a", "v", dead).await, StoreError::LeaseNotFound)?;
@@ -119,7 +121,7 @@ async fn an_unknown_lease_takes_no_keys(s: &Scene) -> Verdict {
     equal("the key", s.pair("a").await?, None)
 }
 
-async fn a_lease_goes_in_one_revision(s: &Scene) -> Verdict {
+async fn a_lease_goes_in_one_revision(s: &TestContext) -> CheckResult {
     let lease = s.lease(LONG).await?.id;
     for name in ["c", "a", "b"] {
         s.put_leased(name, "v", lease).await?;
@@ -133,21 +135,21 @@ async fn a_lease_goes_in_one_revision(s: &Scene) -> Verdict {
     equal("the keys left", s.names().await?, vec!["stays".into()])
 }
 
-async fn an_empty_lease_goes_silently(s: &Scene) -> Verdict {
+async fn an_empty_lease_goes_silently(s: &TestContext) -> CheckResult {
     let lease = s.lease(LONG).await?.id;
     let start = s.revision().await?;
     equal("the revision returned", s.store.revoke(lease).await?, start)?;
     equal("the revision", s.revision().await?, start)
 }
 
-async fn unknown_leases(s: &Scene) -> Verdict {
+async fn unknown_leases(s: &TestContext) -> CheckResult {
     let dead = s.dead_lease().await?;
     refused!("revoke", s.store.revoke(dead).await, StoreError::LeaseNotFound)?;
     equal("renew", s.store.renew(dead).await?, Renewal::Gone)?;
     equal("view", s.store.lease(dead).await?, None)
 }
 
-async fn a_key_has_one_lease(s: &Scene) -> Verdict {
+async fn a_key_has_one_lease(s: &TestContext) -> CheckResult {
     let (first, second) = (s.lease(LONG).await?.id, s.lease(LONG).await?.id);
     s.put_leased("a", "1", first).await?;
     s.put_leased("a", "2", second).await?;
@@ -158,7 +160,7 @@ async fn a_key_has_one_lease(s: &Scene) -> Verdict {
     equal("the key after its lease", s.pair("a").await?, None)
 }
 
-async fn a_put_can_detach(s: &Scene) -> Verdict {
+async fn a_put_can_detach(s: &TestContext) -> CheckResult {
     let lease = s.lease(LONG).await?.id;
     s.put_leased("a", "1", lease).await?;
     s.put("a", "2").await?;
@@ -167,7 +169,7 @@ async fn a_put_can_detach(s: &Scene) -> Verdict {
     ensure(s.pair("a").await?.is_some(), || "the key died with the lease it had left".into())
 }
 
-async fn a_delete_detaches(s: &Scene) -> Verdict {
+async fn a_delete_detaches(s: &TestContext) -> CheckResult {
     let lease = s.lease(LONG).await?.id;
     s.put_leased("a", "1", lease).await?;
     s.delete("a").await?;
@@ -177,17 +179,17 @@ async fn a_delete_detaches(s: &Scene) -> Verdict {
     ensure(s.pair("a").await?.is_some(), || "the key died with the lease of its last life".into())
 }
 
-async fn a_renewal_gives_the_granted_ttl(s: &Scene) -> Verdict {
+async fn a_renewal_gives_the_granted_ttl(s: &TestContext) -> CheckResult {
     let grant = s.lease(LONG).await?;
     let start = s.revision().await?;
     match s.store.renew(grant.id).await? {
         Renewal::Renewed { ttl, .. } => equal("the TTL", ttl, grant.ttl)?,
-        Renewal::Gone => return Err(Failure::new("a fresh lease is gone")),
+        Renewal::Gone => return Err(CheckFailure::new("a fresh lease is gone")),
     }
     equal("the revision", s.revision().await?, start)
 }
 
-async fn leases_end_each_in_its_own_revision(s: &Scene) -> Verdict {
+async fn leases_end_each_in_its_own_revision(s: &TestContext) -> CheckResult {
     let began = Instant::now();
     let one = s.lease(short(s)).await?;
     let two = s.lease(short(s)).await?;
@@ -213,7 +215,7 @@ async fn leases_end_each_in_its_own_revision(s: &Scene) -> Verdict {
     ensure(late <= LATE_MAX, || format!("the leases ended {late:?} late"))
 }
 
-async fn only_a_renewal_renews(s: &Scene) -> Verdict {
+async fn only_a_renewal_renews(s: &TestContext) -> CheckResult {
     let began = Instant::now();
     let written = s.lease(short(s)).await?;
     let renewed = s.lease(short(s)).await?;
@@ -242,7 +244,7 @@ async fn only_a_renewal_renews(s: &Scene) -> Verdict {
     ensure(late <= LATE_MAX, || format!("the renewed lease ended {late:?} late"))
 }
 
-async fn an_ended_lease_is_gone(s: &Scene) -> Verdict {
+async fn an_ended_lease_is_gone(s: &TestContext) -> CheckResult {
     let began = Instant::now();
     let grant = s.lease(short(s)).await?;
     s.put_leased("a", "v", grant.id).await?;
@@ -258,7 +260,7 @@ async fn an_ended_lease_is_gone(s: &Scene) -> Verdict {
     equal("the key", s.pair("a").await?, None)
 }
 
-async fn a_lease_is_listed_while_it_lives(s: &Scene) -> Verdict {
+async fn a_lease_is_listed_while_it_lives(s: &TestContext) -> CheckResult {
     let grant = s.lease(LONG).await?;
     let listed = async |id: LeaseId| Ok::<_, StoreError>(s.store.leases().await?.contains(&id));
     equal("listed", listed(grant.id).await?, true)?;
@@ -266,7 +268,7 @@ async fn a_lease_is_listed_while_it_lives(s: &Scene) -> Verdict {
         s.put_leased(name, "v", grant.id).await?;
     }
     s.delete("b").await?;
-    let view = s.store.lease(grant.id).await?.ok_or_else(|| Failure::new("the lease cannot be seen"))?;
+    let view = s.store.lease(grant.id).await?.ok_or_else(|| CheckFailure::new("the lease cannot be seen"))?;
     equal("its TTL", view.granted, grant.ttl)?;
     ensure(view.remaining <= grant.ttl && view.remaining + Duration::from_secs(20) > grant.ttl, || {
         format!("{:?} remain of {:?}", view.remaining, grant.ttl)

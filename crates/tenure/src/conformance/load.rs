@@ -7,9 +7,9 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::time::timeout;
 
+use super::check::{CheckFailure, CheckResult, ensure, equal, plus};
 use super::equivalence::{EquivalenceSize, log_equivalence_in};
-use super::verdict::{Failure, Verdict, ensure, equal, plus};
-use super::{Case, Scene};
+use super::{Case, TestContext};
 use crate::store::{Change, Op, PreviousValues, StoreError, Txn, WatchError, WatchStart};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -21,7 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "X11",
-            "A watcher that pauses through 3,000 revisions and a compaction catches up or is told that history is gone; there is never a gap.",
+            "A watcher that pauses through 3,000 revisions and a compaction catches up or ends with the error that history is compacted; there is never a gap.",
             |s| Box::pin(a_slow_watcher_has_no_gap(s)),
         ),
         Case::new("X12", "3,000 deletes in one revision, with what was there before, arrive whole.", |s| {
@@ -35,10 +35,10 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// How many writes are under way at once where only their number counts.
+/// How many writes are in flight at once where only their number counts.
 const IN_FLIGHT: usize = 32;
 
-async fn write_many(s: &Scene, count: usize, size: usize) -> Verdict {
+async fn write_many(s: &TestContext, count: usize, size: usize) -> CheckResult {
     let value = Bytes::from(vec![0x2e; size]);
     let puts = stream::iter((0..count).map(|n| s.store.put(s.key(&format!("{:02}", n % 50)), value.clone())));
     let outcomes: Vec<_> = puts.buffer_unordered(IN_FLIGHT).collect().await;
@@ -48,7 +48,7 @@ async fn write_many(s: &Scene, count: usize, size: usize) -> Verdict {
     Ok(())
 }
 
-async fn a_slow_watcher_has_no_gap(s: &Scene) -> Verdict {
+async fn a_slow_watcher_has_no_gap(s: &TestContext) -> CheckResult {
     let start = s.revision().await?;
     let mut paused = s.watch(s.all(), WatchStart::After(start)).await?;
     write_many(s, 1, 10).await?;
@@ -67,18 +67,20 @@ async fn a_slow_watcher_has_no_gap(s: &Scene) -> Verdict {
             }
             Err(WatchError::Compacted { at }) => {
                 equal("where history begins", at, plus(start, 1_000))?;
-                ensure(next <= at, || format!("told of a gap up to {at:?}, but {next:?} is the next"))?;
+                ensure(next <= at, || format!("reported a gap up to {at:?}, but {next:?} is the next"))?;
                 paused = s.watch(s.all(), WatchStart::After(at)).await?;
                 next = at.next();
             }
-            Err(WatchError::Lost(error)) => return Err(Failure::new(format!("the watch was lost: {error}"))),
+            Err(WatchError::Lost(error)) => {
+                return Err(CheckFailure::new(format!("the watch was lost: {error}")));
+            }
         }
     }
     let put = s.put("live", "v").await?;
     equal("live again", paused.batch().await?.0, put)
 }
 
-async fn a_large_revision_arrives_whole(s: &Scene) -> Verdict {
+async fn a_large_revision_arrives_whole(s: &TestContext) -> CheckResult {
     let count = 3_000;
     let value = Bytes::from(vec![0x2e; 2_048]);
     let puts = (0..count).map(|n| Op::put(s.key(&format!("many/{n:04}")), value.clone()));
@@ -95,7 +97,9 @@ async fn a_large_revision_arrives_whole(s: &Scene) -> Verdict {
         equal("changes in one batch", changes.len() as u64, count)?;
         for (n, change) in changes.iter().enumerate() {
             let Change::Delete { key, previous: Some(previous), .. } = change else {
-                return Err(Failure::new(format!("expected a delete with what was there, found {change:?}")));
+                return Err(CheckFailure::new(format!(
+                    "expected a delete with what was there, found {change:?}"
+                )));
             };
             equal("the key", s.name(key), format!("many/{n:04}"))?;
             equal("the size that was there", previous.value.len(), value.len())?;
@@ -104,7 +108,7 @@ async fn a_large_revision_arrives_whole(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn abandoned_writes_leave_nothing_open(s: &Scene) -> Verdict {
+async fn abandoned_writes_leave_nothing_open(s: &TestContext) -> CheckResult {
     let start = s.revision().await?;
     let names = ["a", "b", "c"];
     let writing =
@@ -120,7 +124,8 @@ async fn abandoned_writes_leave_nothing_open(s: &Scene) -> Verdict {
         }
     }
     let last = timeout(Duration::from_secs(5), s.txn(writing(count))).await;
-    let last = last.map_err(|_| Failure::new("after abandoned writes the store does not take another"))??;
+    let last =
+        last.map_err(|_| CheckFailure::new("after abandoned writes the store does not take another"))??;
     let mut watch = s.watch(s.all(), WatchStart::After(start)).await?;
     loop {
         let (revision, changes) = watch.batch().await?;

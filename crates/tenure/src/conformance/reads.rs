@@ -1,23 +1,23 @@
 //! Reads: limits, orders, filters and the past.
 
-use super::scene::LONG;
-use super::verdict::{Failure, Verdict, equal, plus, refused};
-use super::{Case, Scene};
+use super::check::{CheckFailure, CheckResult, equal, plus, refused};
+use super::context::LONG;
+use super::{Case, TestContext};
 use crate::store::{Get, InvalidRequest, Op, Page, Revision, Selection, SortOrder, StoreError, Txn};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new(
             "R01",
-            "A limit of 2 on five keys gives the first 2 and says there is more; a limit of 5 gives all and does not.",
-            |s| Box::pin(a_limit_says_what_it_left_out(s)),
+            "A limit of 2 on five keys gives the first 2 and reports that there are more; a limit of 5 gives all and does not.",
+            |s| Box::pin(limit_reports_more(s)),
         ),
         Case::new(
             "R02",
             "Without values, everything else is there: created, modified, version and lease.",
             |s| Box::pin(keys_without_values(s)),
         ),
-        Case::new("R03", "A range whose ends are not in order selects nothing, and is no error.", |s| {
+        Case::new("R03", "A range with its ends in the wrong order selects nothing, and is no error.", |s| {
             Box::pin(an_inverted_range_is_empty(s))
         }),
         Case::new("R04", "A selection from a key on begins with that key and has no end.", |s| {
@@ -52,18 +52,18 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-fn names(s: &Scene, page: &Page) -> Vec<String> {
+fn names(s: &TestContext, page: &Page) -> Vec<String> {
     page.pairs.iter().map(|pair| s.name(&pair.key)).collect()
 }
 
-async fn five(s: &Scene) -> Verdict {
+async fn five(s: &TestContext) -> CheckResult {
     for name in ["b", "a", "e", "d", "c"] {
         s.put(name, name).await?;
     }
     Ok(())
 }
 
-async fn a_limit_says_what_it_left_out(s: &Scene) -> Verdict {
+async fn limit_reports_more(s: &TestContext) -> CheckResult {
     five(s).await?;
     let some = s.store.get(Get::new(s.all()).limit(2)).await?;
     equal("two of five", (names(s, &some), some.more), (vec!["a".into(), "b".into()], true))?;
@@ -73,7 +73,7 @@ async fn a_limit_says_what_it_left_out(s: &Scene) -> Verdict {
     equal("without a limit", (unlimited.pairs.len(), unlimited.more), (5, false))
 }
 
-async fn keys_without_values(s: &Scene) -> Verdict {
+async fn keys_without_values(s: &TestContext) -> CheckResult {
     let lease = s.lease(LONG).await?.id;
     s.put("a", "1").await?;
     s.put_leased("a", "2", lease).await?;
@@ -85,7 +85,7 @@ async fn keys_without_values(s: &Scene) -> Verdict {
     equal("the keys without values", bare.pairs, expected)
 }
 
-async fn an_inverted_range_is_empty(s: &Scene) -> Verdict {
+async fn an_inverted_range_is_empty(s: &TestContext) -> CheckResult {
     five(s).await?;
     let inverted = Selection::Range(s.key("d"), s.key("b"));
     equal("an inverted range", s.store.get(Get::new(inverted.clone())).await?.pairs.len(), 0)?;
@@ -96,16 +96,16 @@ async fn an_inverted_range_is_empty(s: &Scene) -> Verdict {
     equal("a range", names(s, &range), vec!["b".into(), "c".into()])
 }
 
-async fn from_a_key_on(s: &Scene) -> Verdict {
+async fn from_a_key_on(s: &TestContext) -> CheckResult {
     five(s).await?;
     let page = s.store.get(Get::new(Selection::From(s.key("c"))).limit(2)).await?;
     equal("from the third on", names(s, &page), vec!["c".into(), "d".into()])?;
     let all = s.store.get(Get::new(Selection::From(s.key("c")))).await?;
-    let ours = names(s, &all).into_iter().filter(|name| name.len() == 1).collect::<Vec<_>>();
-    equal("the rest of ours", ours, vec!["c".into(), "d".into(), "e".into()])
+    let own = names(s, &all).into_iter().filter(|name| name.len() == 1).collect::<Vec<_>>();
+    equal("the keys of this case from there on", own, vec!["c".into(), "d".into(), "e".into()])
 }
 
-async fn sorted_then_cut(s: &Scene) -> Verdict {
+async fn sorted_then_cut(s: &TestContext) -> CheckResult {
     five(s).await?;
     s.put("b", "put again, which is no new life").await?;
     let oldest = s.store.get(Get::new(s.all()).order(SortOrder::Created).limit(3)).await?;
@@ -118,7 +118,7 @@ async fn sorted_then_cut(s: &Scene) -> Verdict {
     equal("the newest two", (names(s, &newest), newest.more), (vec!["c".into(), "d".into()], true))
 }
 
-async fn created_up_to(s: &Scene) -> Verdict {
+async fn created_up_to(s: &TestContext) -> CheckResult {
     let start = s.revision().await?;
     five(s).await?;
     let third = plus(start, 3);
@@ -132,7 +132,7 @@ async fn created_up_to(s: &Scene) -> Verdict {
     equal("the newest of them", names(s, &s.store.get(before).await?), vec!["e".into()])
 }
 
-async fn the_past_and_the_future(s: &Scene) -> Verdict {
+async fn the_past_and_the_future(s: &TestContext) -> CheckResult {
     let first = s.put("a", "1").await?;
     let second = s.put("a", "2").await?;
     s.delete("a").await?;
@@ -145,14 +145,14 @@ async fn the_past_and_the_future(s: &Scene) -> Verdict {
         equal("the revision of the answer", page.revision, last)?;
     }
     let then = s.store.get(Get::new(s.all()).at(second)).await?;
-    let pair = then.pairs.first().ok_or_else(|| Failure::new("the key is missing in the past"))?;
+    let pair = then.pairs.first().ok_or_else(|| CheckFailure::new("the key is missing in the past"))?;
     equal("what was created then", (then.pairs.len(), pair.created, pair.modified), (1, first, second))?;
     equal("the version then", pair.version, 2)?;
     let future = Get::key(s.key("a")).at(plus(last, 1));
     refused!("a read in the future", s.store.get(future).await, StoreError::FutureRevision)
 }
 
-async fn an_open_prefix_is_refused(s: &Scene) -> Verdict {
+async fn an_open_prefix_is_refused(s: &TestContext) -> CheckResult {
     use StoreError::Invalid as Bad;
     s.put("t1/a", "v").await?;
     s.put("t10/a", "v").await?;
@@ -166,7 +166,7 @@ async fn an_open_prefix_is_refused(s: &Scene) -> Verdict {
     equal("the revision", s.revision().await?, start)
 }
 
-async fn questions_without_sense_are_refused(s: &Scene) -> Verdict {
+async fn questions_without_sense_are_refused(s: &TestContext) -> CheckResult {
     use StoreError::Invalid as Bad;
     s.put("a", "v").await?;
     let none = Get::new(s.all()).limit(0);
@@ -182,7 +182,7 @@ async fn questions_without_sense_are_refused(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_long_listing_is_of_one_revision(s: &Scene) -> Verdict {
+async fn a_long_listing_is_of_one_revision(s: &TestContext) -> CheckResult {
     let count = 2_100;
     let puts = (0..count).map(|n| Op::put(s.key(&format!("{n:05}")), "v"));
     for outcome in s.store.apply_all(puts).await? {
@@ -210,7 +210,7 @@ async fn a_long_listing_is_of_one_revision(s: &Scene) -> Verdict {
             let sorted = page.pairs.is_sorted_by(|a, b| a.key < b.key);
             equal("keys are sorted, each once", sorted, true)?;
         }
-        Ok::<_, Failure>(())
+        Ok::<_, CheckFailure>(())
     };
     let (written, read) = tokio::join!(writing, reading);
     written?;

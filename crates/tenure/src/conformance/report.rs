@@ -1,4 +1,4 @@
-//! What the suite found.
+//! The report of the suite.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,32 +6,32 @@ use std::time::Duration;
 use super::{Difference, differences};
 use crate::store::StoreInfo;
 
-/// What the suite found out about a store.
+/// The results of the suite on a store.
 #[derive(Clone, Debug)]
-#[must_use = "a report that nobody reads hides its failures"]
+#[must_use = "an unread report hides its failures"]
 pub struct Report {
     /// The store.
     pub store: StoreInfo,
     /// One for each case, in the order in which they ran.
-    pub rulings: Vec<Ruling>,
+    pub results: Vec<CaseResult>,
 }
 
-/// What became of one case.
+/// The result of one case.
 #[derive(Clone, Debug)]
-pub struct Ruling {
+pub struct CaseResult {
     /// The case's id.
     pub id: &'static str,
     /// What it claims.
     pub claim: &'static str,
-    /// What became of it.
-    pub outcome: Outcome,
+    /// Its outcome.
+    pub outcome: CaseOutcome,
     /// How long it took.
     pub took: Duration,
 }
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum CaseOutcome {
     /// The claim holds.
     Passed,
     /// It does not, and why.
@@ -44,7 +44,7 @@ pub enum Outcome {
 
 impl Report {
     pub(super) fn new(store: StoreInfo) -> Report {
-        Report { store, rulings: Vec::new() }
+        Report { store, results: Vec::new() }
     }
 
     /// Whether every claim holds.
@@ -53,8 +53,8 @@ impl Report {
     }
 
     /// What did not pass.
-    pub fn failures(&self) -> impl Iterator<Item = &Ruling> {
-        self.rulings.iter().filter(|ruling| ruling.outcome != Outcome::Passed)
+    pub fn failures(&self) -> impl Iterator<Item = &CaseResult> {
+        self.results.iter().filter(|case| case.outcome != CaseOutcome::Passed)
     }
 
     /// What differs on purpose between this store's engine and others.
@@ -71,22 +71,22 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let passed = self.rulings.len() - self.failures().count();
-        write!(f, "{}: {passed} of {} cases passed", self.store.kind, self.rulings.len())?;
-        for ruling in self.failures() {
-            write!(f, "\n{} {}\n    {}", ruling.id, ruling.claim, ruling.outcome)?;
+        let passed = self.results.len() - self.failures().count();
+        write!(f, "{}: {passed} of {} cases passed", self.store.kind, self.results.len())?;
+        for case in self.failures() {
+            write!(f, "\n{} {}\n    {}", case.id, case.claim, case.outcome)?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for CaseOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Outcome::Passed => write!(f, "passed"),
-            Outcome::Failed(why) => write!(f, "failed: {why}"),
-            Outcome::TimedOut(after) => write!(f, "failed: did not end within {after:?}"),
-            Outcome::NotRun(why) => write!(f, "not run: {why}"),
+            CaseOutcome::Passed => write!(f, "passed"),
+            CaseOutcome::Failed(reason) => write!(f, "failed: {reason}"),
+            CaseOutcome::TimedOut(after) => write!(f, "failed: did not end within {after:?}"),
+            CaseOutcome::NotRun(reason) => write!(f, "not run: {reason}"),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Transactions: what conditions see, what operations see, what is refused whole.
 
-use super::scene::LONG;
-use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
-use super::{Case, Scene};
+use super::check::{CheckFailure, CheckResult, ensure, equal, plus, refused};
+use super::context::LONG;
+use super::{Case, TestContext};
 use crate::store::{
     Comparison, Condition, Field, Get, InvalidRequest, Op, OpReply, Revision, StoreError, Txn, TxnReply,
 };
@@ -17,7 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("T02", "Version, created, modified and lease of a missing key equal zero.", |s| {
             Box::pin(a_missing_key_counts_as_zero(s))
         }),
-        Case::new("T03", "Every comparison of every field of a present key says what it should.", |s| {
+        Case::new("T03", "Every comparison of every field of an existing key has the right result.", |s| {
             Box::pin(comparisons_of_a_present_key(s))
         }),
         Case::new(
@@ -32,7 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "T08",
-            "As many operations as the limit says are taken, one more is refused, in each of the three lists.",
+            "As many operations as the limit are accepted, one more is refused, in each of the three lists.",
             |s| Box::pin(operations_up_to_the_limit(s)),
         ),
         Case::new(
@@ -55,7 +55,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "T21",
-            "A batch may be longer than any transaction, and what it says is what is there.",
+            "A batch may be longer than any transaction, and its results match the store.",
             |s| Box::pin(a_batch_longer_than_a_transaction(s)),
         ),
     ]
@@ -65,7 +65,7 @@ const COMPARISONS: [Comparison; 4] =
     [Comparison::Equal, Comparison::NotEqual, Comparison::Less, Comparison::Greater];
 
 /// Which of =, ≠, <, > hold.
-async fn holding(s: &Scene, name: &str, field: &Field) -> Result<[bool; 4], StoreError> {
+async fn holding(s: &TestContext, name: &str, field: &Field) -> Result<[bool; 4], StoreError> {
     let mut held = [false; 4];
     for (held, is) in held.iter_mut().zip(COMPARISONS) {
         let condition = Condition { key: s.key(name), is, field: field.clone() };
@@ -74,7 +74,7 @@ async fn holding(s: &Scene, name: &str, field: &Field) -> Result<[bool; 4], Stor
     Ok(held)
 }
 
-async fn a_missing_value_compares_with_nothing(s: &Scene) -> Verdict {
+async fn a_missing_value_compares_with_nothing(s: &TestContext) -> CheckResult {
     for value in ["", "v"] {
         let held = holding(s, "missing", &Field::Value(value.into())).await?;
         equal("=, ≠, <, > on a missing value", held, [false; 4])?;
@@ -82,7 +82,7 @@ async fn a_missing_value_compares_with_nothing(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_missing_key_counts_as_zero(s: &Scene) -> Verdict {
+async fn a_missing_key_counts_as_zero(s: &TestContext) -> CheckResult {
     let zero =
         [Field::Version(0), Field::Created(Revision(0)), Field::Modified(Revision(0)), Field::Lease(None)];
     for field in zero {
@@ -93,7 +93,7 @@ async fn a_missing_key_counts_as_zero(s: &Scene) -> Verdict {
     equal("=, ≠, <, > of version 1", held, [false, true, true, false])
 }
 
-async fn comparisons_of_a_present_key(s: &Scene) -> Verdict {
+async fn comparisons_of_a_present_key(s: &TestContext) -> CheckResult {
     let lease = s.lease(LONG).await?.id;
     let first = s.put("a", "1").await?;
     let second = s.put_leased("a", "m", lease).await?;
@@ -122,7 +122,7 @@ async fn comparisons_of_a_present_key(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn a_get_sees_what_came_before_it(s: &Scene) -> Verdict {
+async fn a_get_sees_what_came_before_it(s: &TestContext) -> CheckResult {
     let start = s.put("a", "old").await?;
     let txn = Txn::new()
         .when(Condition::value_is(s.key("a"), "old"))
@@ -135,21 +135,25 @@ async fn a_get_sees_what_came_before_it(s: &Scene) -> Verdict {
     equal("the revision", reply.revision, plus(start, 1))?;
     let [OpReply::Get(before), OpReply::Put, OpReply::Get(after), OpReply::Get(past)] = &reply.results[..]
     else {
-        return Err(Failure::new(format!("the answers do not match the operations: {:?}", reply.results)));
+        return Err(CheckFailure::new(format!(
+            "the answers do not match the operations: {:?}",
+            reply.results
+        )));
     };
     for (what, page, value, modified) in [
         ("before", before, "old", start),
         ("after", after, "new", plus(start, 1)),
         ("past", past, "old", start),
     ] {
-        let pair = page.pairs.first().ok_or_else(|| Failure::new(format!("{what}: the key is missing")))?;
+        let pair =
+            page.pairs.first().ok_or_else(|| CheckFailure::new(format!("{what}: the key is missing")))?;
         equal(what, (&pair.value[..], pair.modified), (value.as_bytes(), modified))?;
     }
     equal("the revision before", before.revision, start)?;
     equal("the revision after", after.revision, plus(start, 1))
 }
 
-async fn one_change_of_a_key(s: &Scene) -> Verdict {
+async fn one_change_of_a_key(s: &TestContext) -> CheckResult {
     use StoreError::Invalid as Bad;
     let start = s.put("d/a", "v").await?;
     let put = || Op::put(s.key("d/a"), "w");
@@ -177,7 +181,7 @@ async fn one_change_of_a_key(s: &Scene) -> Verdict {
     equal("their revision", twice.revision, plus(start, 2))
 }
 
-async fn operations_up_to_the_limit(s: &Scene) -> Verdict {
+async fn operations_up_to_the_limit(s: &TestContext) -> CheckResult {
     use StoreError::Invalid as Bad;
     let max = s.store.info().limits.txn_ops_max;
     let start = s.revision().await?;
@@ -196,13 +200,13 @@ async fn operations_up_to_the_limit(s: &Scene) -> Verdict {
             Err(Bad(InvalidRequest::TooManyOps { count, max: told })) => {
                 equal("both numbers in the refusal", (count, told), (max + 1, max))?;
             }
-            other => return Err(Failure::new(format!("{what}: expected TooManyOps, found {other:?}"))),
+            other => return Err(CheckFailure::new(format!("{what}: expected TooManyOps, found {other:?}"))),
         }
     }
     equal("the revision after the refusals", s.revision().await?, plus(start, 1))
 }
 
-async fn an_unknown_lease_refuses_all(s: &Scene) -> Verdict {
+async fn an_unknown_lease_refuses_all(s: &TestContext) -> CheckResult {
     let dead = s.dead_lease().await?;
     s.put("old", "v").await?;
     let start = s.revision().await?;
@@ -219,7 +223,7 @@ async fn an_unknown_lease_refuses_all(s: &Scene) -> Verdict {
     equal("the lease of the branch not done", s.txn(other).await?.succeeded, true)
 }
 
-async fn a_get_cannot_see_its_own_revision(s: &Scene) -> Verdict {
+async fn a_get_cannot_see_its_own_revision(s: &TestContext) -> CheckResult {
     let start = s.put("a", "old").await?;
     let with_get_at =
         |at| Txn::new().then(Op::put(s.key("a"), "new")).then(Op::Get(Get::key(s.key("a")).at(at)));
@@ -228,12 +232,12 @@ async fn a_get_cannot_see_its_own_revision(s: &Scene) -> Verdict {
     equal("the revision", s.revision().await?, start)?;
     let reply = s.txn(with_get_at(start)).await?;
     let Some(OpReply::Get(page)) = reply.results.get(1) else {
-        return Err(Failure::new("the get was not answered"));
+        return Err(CheckFailure::new("the get was not answered"));
     };
     equal("the value before", page.pairs.first().map(|pair| &pair.value[..]), Some(&b"old"[..]))
 }
 
-async fn the_other_branch(s: &Scene) -> Verdict {
+async fn the_other_branch(s: &TestContext) -> CheckResult {
     let start = s.put("a", "1").await?;
     let txn = Txn::new()
         .when(Condition::exists(s.key("a")))
@@ -249,7 +253,7 @@ async fn the_other_branch(s: &Scene) -> Verdict {
     equal("the value", value, Some("otherwise".into()))
 }
 
-async fn a_batch_has_an_outcome_for_each(s: &Scene) -> Verdict {
+async fn a_batch_has_an_outcome_for_each(s: &TestContext) -> CheckResult {
     let dead = s.dead_lease().await?;
     s.put("taken", "mine").await?;
     let create = |name: &str| {
@@ -267,17 +271,17 @@ async fn a_batch_has_an_outcome_for_each(s: &Scene) -> Verdict {
             create("c"),
         ])
         .await;
-    let outcomes: [Result<TxnReply, StoreError>; 4] = replies
-        .try_into()
-        .map_err(|replies: Vec<_>| Failure::new(format!("{} answers to 4 transactions", replies.len())))?;
+    let outcomes: [Result<TxnReply, StoreError>; 4] = replies.try_into().map_err(|replies: Vec<_>| {
+        CheckFailure::new(format!("{} answers to 4 transactions", replies.len()))
+    })?;
     let [first, taken, leased, last] = outcomes;
     for (name, reply) in [("a", first?), ("c", last?)] {
-        let pair = s.pair(name).await?.ok_or_else(|| Failure::new(format!("{name} is missing")))?;
+        let pair = s.pair(name).await?.ok_or_else(|| CheckFailure::new(format!("{name} is missing")))?;
         equal(name, (reply.succeeded, reply.revision), (true, pair.created))?;
     }
     let taken = taken?;
     let Some(OpReply::Get(page)) = taken.results.first() else {
-        return Err(Failure::new("the get of the other branch was not answered"));
+        return Err(CheckFailure::new("the get of the other branch was not answered"));
     };
     let value = page.pairs.first().map(|pair| &pair.value[..]);
     equal("what was taken", (taken.succeeded, value), (false, Some(&b"mine"[..])))?;
@@ -285,7 +289,7 @@ async fn a_batch_has_an_outcome_for_each(s: &Scene) -> Verdict {
     equal("the keys", s.names().await?, vec!["a".into(), "c".into(), "taken".into()])
 }
 
-async fn a_batch_longer_than_a_transaction(s: &Scene) -> Verdict {
+async fn a_batch_longer_than_a_transaction(s: &TestContext) -> CheckResult {
     let count = s.store.info().limits.txn_ops_max.min(200) * 2 + 1;
     let txns = (0..count).map(|n| {
         let key = s.key(&format!("{n:04}"));

@@ -1,8 +1,8 @@
 //! Watches: everything once, whole, in order, from where they were asked to begin.
 
-use super::scene::LONG;
-use super::verdict::{Failure, Verdict, ensure, equal, plus, refused};
-use super::{Case, Scene};
+use super::check::{CheckFailure, CheckResult, ensure, equal, plus, refused};
+use super::context::LONG;
+use super::{Case, TestContext};
 use crate::store::{
     Change, InvalidRequest, KeyValue, LeaseId, Op, PreviousValues, Revision, Selection, StoreError, Txn,
     WatchStart,
@@ -49,7 +49,7 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         Case::new(
             "W16",
-            "A watch of everything shows every key; a range and an open end show theirs.",
+            "A watch of everything shows every key; a range and an open end show the keys in them.",
             |s| Box::pin(wide_selections(s)),
         ),
         Case::new("W20", "A watch of an empty key or an open prefix is refused.", |s| {
@@ -72,7 +72,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// What happened to which key, for comparing: `a=1`, or `-a`.
-fn told(s: &Scene, change: &Change) -> String {
+fn shown(s: &TestContext, change: &Change) -> String {
     match change {
         Change::Put { pair, .. } => {
             format!("{}={}", s.name(&pair.key), String::from_utf8_lossy(&pair.value))
@@ -87,15 +87,15 @@ fn previous(change: &Change) -> Option<&KeyValue> {
     }
 }
 
-async fn from_now_on(s: &Scene) -> Verdict {
+async fn from_now_on(s: &TestContext) -> CheckResult {
     s.put("a", "before").await?;
     let mut watch = s.watch(s.all(), WatchStart::Now).await?;
     let put = s.put("b", "after").await?;
     let (revision, changes) = watch.batch().await?;
-    equal("the first change", (told(s, &changes[0]), revision), ("b=after".into(), put))
+    equal("the first change", (shown(s, &changes[0]), revision), ("b=after".into(), put))
 }
 
-async fn from_the_past(s: &Scene) -> Verdict {
+async fn from_the_past(s: &TestContext) -> CheckResult {
     let start = s.put("a", "0").await?;
     s.put("a", "1").await?;
     s.put("a", "2").await?;
@@ -106,25 +106,25 @@ async fn from_the_past(s: &Scene) -> Verdict {
     for step in 1..=4 {
         let (revision, changes) = watch.batch().await?;
         equal("the revision", revision, plus(start, step))?;
-        seen.extend(changes.iter().map(|change| told(s, change)));
+        seen.extend(changes.iter().map(|change| shown(s, change)));
     }
     equal("the past", seen, vec!["a=1".into(), "a=2".into(), "-a".into(), "a=3".into()])?;
     s.put("b", "live").await?;
-    equal("what comes", told(s, &watch.changes(1).await?[0]), "b=live".into())
+    equal("what comes", shown(s, &watch.changes(1).await?[0]), "b=live".into())
 }
 
-async fn from_the_future(s: &Scene) -> Verdict {
+async fn from_the_future(s: &TestContext) -> CheckResult {
     let start = s.revision().await?;
     let mut watch = s.watch(s.all(), WatchStart::After(plus(start, 2))).await?;
     for value in ["1", "2", "3", "4"] {
         s.put("a", value).await?;
     }
     let changes = watch.changes(2).await?;
-    let seen: Vec<_> = changes.iter().map(|change| told(s, change)).collect();
+    let seen: Vec<_> = changes.iter().map(|change| shown(s, change)).collect();
     equal("what the watch shows", seen, vec!["a=3".into(), "a=4".into()])
 }
 
-async fn a_transaction_arrives_whole(s: &Scene) -> Verdict {
+async fn a_transaction_arrives_whole(s: &TestContext) -> CheckResult {
     for name in ["x", "d/2", "d/1"] {
         s.put(name, "v").await?;
     }
@@ -138,12 +138,12 @@ async fn a_transaction_arrives_whole(s: &Scene) -> Verdict {
     let reply = s.txn(txn).await?;
     let (revision, changes) = watch.batch().await?;
     equal("the revision", revision, reply.revision)?;
-    let seen: Vec<_> = changes.iter().map(|change| told(s, change)).collect();
+    let seen: Vec<_> = changes.iter().map(|change| shown(s, change)).collect();
     let expected = ["b=1", "-x", "a=2", "-d/1", "-d/2", "c=3"].map(String::from);
     equal("the changes in order", seen, expected.to_vec())
 }
 
-async fn what_was_there_before(s: &Scene) -> Verdict {
+async fn what_was_there_before(s: &TestContext) -> CheckResult {
     let start = s.revision().await?;
     let mut with = s.watch_with(s.all(), WatchStart::Now, PreviousValues::Included).await?;
     let mut states = vec![None];
@@ -162,7 +162,7 @@ async fn what_was_there_before(s: &Scene) -> Verdict {
     ensure(none, || "what was there before came although it was not asked for".into())
 }
 
-async fn no_change_no_event(s: &Scene) -> Verdict {
+async fn no_change_no_event(s: &TestContext) -> CheckResult {
     s.put("a", "1").await?;
     let mut watch = s.watch(s.all(), WatchStart::Now).await?;
     s.delete("missing").await?;
@@ -173,10 +173,10 @@ async fn no_change_no_event(s: &Scene) -> Verdict {
     s.store.revoke(lease).await?;
     s.put("last", "v").await?;
     let (_, changes) = watch.batch().await?;
-    equal("the only change", told(s, &changes[0]), "last=v".into())
+    equal("the only change", shown(s, &changes[0]), "last=v".into())
 }
 
-async fn a_dropped_watch_ends_alone(s: &Scene) -> Verdict {
+async fn a_dropped_watch_ends_alone(s: &TestContext) -> CheckResult {
     let mut first = s.watch(s.all(), WatchStart::Now).await?;
     let mut second = s.watch(s.all(), WatchStart::Now).await?;
     s.put("a", "1").await?;
@@ -184,15 +184,15 @@ async fn a_dropped_watch_ends_alone(s: &Scene) -> Verdict {
     drop(first);
     s.put("a", "2").await?;
     let seen = second.changes(2).await?;
-    equal("the other watch", told(s, &seen[1]), "a=2".into())?;
+    equal("the other watch", shown(s, &seen[1]), "a=2".into())?;
     drop(second);
     s.put("a", "3").await?;
     let mut third = s.watch(s.all(), WatchStart::Now).await?;
     s.put("a", "4").await?;
-    equal("a new watch", told(s, &third.changes(1).await?[0]), "a=4".into())
+    equal("a new watch", shown(s, &third.changes(1).await?[0]), "a=4".into())
 }
 
-async fn progress_never_runs_ahead(s: &Scene) -> Verdict {
+async fn progress_never_runs_ahead(s: &TestContext) -> CheckResult {
     let mut watch = s.watch(s.below("seen/"), WatchStart::Now).await?;
     let mut puts = Vec::new();
     for n in 0..100 {
@@ -207,15 +207,15 @@ async fn progress_never_runs_ahead(s: &Scene) -> Verdict {
     equal("the revisions", seen, puts)
 }
 
-async fn a_key_is_no_prefix(s: &Scene) -> Verdict {
+async fn a_key_is_no_prefix(s: &TestContext) -> CheckResult {
     let mut watch = s.watch(Selection::Key(s.key("a")), WatchStart::Now).await?;
     for name in ["a/b", "ab", "a\0", "A", "a"] {
         s.put(name, "v").await?;
     }
-    equal("the only change", told(s, &watch.changes(1).await?[0]), "a=v".into())
+    equal("the only change", shown(s, &watch.changes(1).await?[0]), "a=v".into())
 }
 
-async fn the_lease_shows(s: &Scene) -> Verdict {
+async fn the_lease_shows(s: &TestContext) -> CheckResult {
     let lease = s.lease(LONG).await?.id;
     let mut watch = s.watch_with(s.all(), WatchStart::Now, PreviousValues::Included).await?;
     s.put_leased("a", "1", lease).await?;
@@ -238,7 +238,7 @@ async fn the_lease_shows(s: &Scene) -> Verdict {
     equal("the lease now and before", leases, expected)
 }
 
-async fn three_hundred_revisions(s: &Scene) -> Verdict {
+async fn three_hundred_revisions(s: &TestContext) -> CheckResult {
     let start = s.revision().await?;
     for n in 0..300 {
         s.put(&format!("{}", n % 7), &n.to_string()).await?;
@@ -247,12 +247,12 @@ async fn three_hundred_revisions(s: &Scene) -> Verdict {
     for n in 0..300 {
         let (revision, changes) = watch.batch().await?;
         equal("the revision", revision, plus(start, n + 1))?;
-        equal("the change", told(s, &changes[0]), format!("{}={n}", n % 7))?;
+        equal("the change", shown(s, &changes[0]), format!("{}={n}", n % 7))?;
     }
     equal("delivered", watch.delivered() >= plus(start, 300), true)
 }
 
-async fn wide_selections(s: &Scene) -> Verdict {
+async fn wide_selections(s: &TestContext) -> CheckResult {
     let start = s.revision().await?;
     let mut everything = s.watch(Selection::everything(), WatchStart::After(start)).await?;
     let mut range = s.watch(Selection::Range(s.key("b"), s.key("d")), WatchStart::After(start)).await?;
@@ -266,7 +266,7 @@ async fn wide_selections(s: &Scene) -> Verdict {
     equal("from c on", seen(open.changes(2).await?), "cd".into())
 }
 
-async fn bad_selections_are_refused(s: &Scene) -> Verdict {
+async fn bad_selections_are_refused(s: &TestContext) -> CheckResult {
     use StoreError::Invalid as Bad;
     let watch = |select| s.store.watch(select, WatchStart::Now, PreviousValues::Omitted);
     let empty = watch(Selection::key("")).await;
@@ -275,17 +275,17 @@ async fn bad_selections_are_refused(s: &Scene) -> Verdict {
     refused!("an open prefix", open, Bad(InvalidRequest::OpenPrefix(_)))
 }
 
-async fn nothing_is_missed(s: &Scene) -> Verdict {
+async fn nothing_is_missed(s: &TestContext) -> CheckResult {
     for n in 0..50 {
         let mut watch = s.watch(s.all(), WatchStart::Now).await?;
         let put = s.put("a", &n.to_string()).await?;
         let (revision, changes) = watch.batch().await?;
-        equal("the very next put", (revision, told(s, &changes[0])), (put, format!("a={n}")))?;
+        equal("the very next put", (revision, shown(s, &changes[0])), (put, format!("a={n}")))?;
     }
     Ok(())
 }
 
-async fn recent_and_a_read_miss_nothing(s: &Scene) -> Verdict {
+async fn recent_and_a_read_miss_nothing(s: &TestContext) -> CheckResult {
     let busy = async {
         for n in 0..200 {
             s.put("busy", &n.to_string()).await?;
@@ -318,7 +318,7 @@ fn number(pair: &KeyValue) -> i64 {
     String::from_utf8_lossy(&pair.value).parse().unwrap_or(i64::MAX)
 }
 
-async fn a_hundred_watches(s: &Scene) -> Verdict {
+async fn a_hundred_watches(s: &TestContext) -> CheckResult {
     let name = |n: usize| format!("{n:03}");
     let mut watches = Vec::new();
     for n in 0..100 {
@@ -335,9 +335,9 @@ async fn a_hundred_watches(s: &Scene) -> Verdict {
     let reply = s.txn((0..100).fold(Txn::new(), |txn, n| txn.then(Op::put(s.key(&name(n)), "2")))).await?;
     for watch in &mut watches {
         let (revision, changes) = watch.batch().await?;
-        let own = changes.first().ok_or_else(|| Failure::new("an empty batch"))?;
+        let own = changes.first().ok_or_else(|| CheckFailure::new("an empty batch"))?;
         equal("its part of a transaction", (revision, changes.len()), (reply.revision, 1))?;
-        ensure(told(s, own).ends_with("=2"), || format!("an old value came: {own:?}"))?;
+        ensure(shown(s, own).ends_with("=2"), || format!("an old value came: {own:?}"))?;
     }
     Ok(())
 }

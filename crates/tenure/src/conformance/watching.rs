@@ -1,6 +1,6 @@
-//! Reading a watch with a deadline, and with an eye on what every watch must keep to.
+//! Reads a watch with a deadline, and checks the rules for every watch.
 //!
-//! Whatever a case looks for, each item is checked on the way: revisions only grow, progress is not followed by what it
+//! Each item is checked, independent of the case: revisions only grow, progress is not followed by what it
 //! covered, a batch is not empty, and holds only what was selected, of its own revision.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::verdict::{Failure, Verdict, ensure};
+use super::check::{CheckFailure, CheckResult, ensure};
 use crate::store::{Change, Revision, Selection, WatchError, WatchItem, WatchStart, WatchStream};
 
 /// How long an item that must come may take. A second is plenty; a machine that runs ten tests at once may need ten.
@@ -21,11 +21,11 @@ pub(super) struct Watching {
     /// Everything up to here was delivered.
     delivered: Revision,
     /// What came while nothing was expected yet, but not before it might.
-    held: Option<Batch>,
+    held: Option<RevisionChanges>,
 }
 
 /// The changes of one revision.
-type Batch = (Revision, Vec<Change>);
+type RevisionChanges = (Revision, Vec<Change>);
 
 impl Watching {
     pub(super) fn new(stream: WatchStream, select: Selection, start: WatchStart) -> Watching {
@@ -42,22 +42,23 @@ impl Watching {
     }
 
     /// The changes of the next revision that has any.
-    pub(super) async fn batch(&mut self) -> Verdict<Batch> {
+    pub(super) async fn batch(&mut self) -> CheckResult<RevisionChanges> {
         match self.batch_or_end().await? {
             Ok(batch) => Ok(batch),
-            Err(end) => Err(Failure::new(format!("the watch ended: {end:?}"))),
+            Err(end) => Err(CheckFailure::new(format!("the watch ended: {end:?}"))),
         }
     }
 
     /// The changes of the next revision that has any, or how the watch ended.
-    pub(super) async fn batch_or_end(&mut self) -> Verdict<Result<Batch, WatchError>> {
+    pub(super) async fn batch_or_end(&mut self) -> CheckResult<Result<RevisionChanges, WatchError>> {
         if let Some(batch) = self.held.take() {
             return Ok(Ok(batch));
         }
         loop {
             let item = timeout(ITEM_MAX, self.stream.next()).await;
-            let item = item.map_err(|_| Failure::new(format!("the watch was silent for {ITEM_MAX:?}")))?;
-            let item = item.ok_or_else(|| Failure::new("the watch ended without saying why"))?;
+            let item =
+                item.map_err(|_| CheckFailure::new(format!("the watch was silent for {ITEM_MAX:?}")))?;
+            let item = item.ok_or_else(|| CheckFailure::new("the watch ended without an error"))?;
             match item {
                 Ok(item) => {
                     if let Some(batch) = self.check(item)? {
@@ -70,7 +71,7 @@ impl Watching {
     }
 
     /// The changes of the next revisions, until there are this many.
-    pub(super) async fn changes(&mut self, count: usize) -> Verdict<Vec<Change>> {
+    pub(super) async fn changes(&mut self, count: usize) -> CheckResult<Vec<Change>> {
         let mut changes = Vec::new();
         while changes.len() < count {
             changes.extend(self.batch().await?.1);
@@ -81,8 +82,8 @@ impl Watching {
         Ok(changes)
     }
 
-    /// How the watch ended, which must be what it says next; and it must be its last word.
-    pub(super) async fn end(&mut self) -> Verdict<WatchError> {
+    /// Returns the error that ends the watch. It must be the next item, and the last one.
+    pub(super) async fn end(&mut self) -> CheckResult<WatchError> {
         match self.batch_or_end().await? {
             Err(end) => {
                 let last = timeout(ITEM_MAX, self.stream.next()).await;
@@ -91,13 +92,13 @@ impl Watching {
                 Ok(end)
             }
             Ok((revision, changes)) => {
-                Err(Failure::new(format!("expected the watch's end, found {revision:?}: {changes:?}")))
+                Err(CheckFailure::new(format!("expected the watch's end, found {revision:?}: {changes:?}")))
             }
         }
     }
 
     /// Waits until `at`, in which time nothing may change.
-    pub(super) async fn quiet_until(&mut self, at: Instant) -> Verdict {
+    pub(super) async fn quiet_until(&mut self, at: Instant) -> CheckResult {
         while self.held.is_none()
             && let Ok(item) = timeout_at(at, self.stream.next()).await
         {
@@ -109,15 +110,15 @@ impl Watching {
                         format!("expected no change yet, {early:?} too early came {:?}", self.held)
                     })?;
                 }
-                Some(Err(end)) => return Err(Failure::new(format!("the watch ended: {end:?}"))),
-                None => return Err(Failure::new("the watch ended without saying why")),
+                Some(Err(end)) => return Err(CheckFailure::new(format!("the watch ended: {end:?}"))),
+                None => return Err(CheckFailure::new("the watch ended without an error")),
             }
         }
         Ok(())
     }
 
     /// Checks what every item must keep to.
-    fn check(&mut self, item: WatchItem) -> Verdict<Option<Batch>> {
+    fn check(&mut self, item: WatchItem) -> CheckResult<Option<RevisionChanges>> {
         match item {
             WatchItem::Progress(revision) => {
                 ensure(revision >= self.delivered, || {

@@ -269,18 +269,18 @@ impl Campaign {
         }
     }
 
-    /// Before a turn is told: hands it to the highest priority that waits, the oldest of equals, if that is above our own.
+    /// Before a term begins: transfers to the waiting candidate of the highest priority, the oldest of equals, if that is above the own one.
     async fn yields(
         &self,
         election: &ElectionQueue,
         held: &QueueHold,
     ) -> Result<PriorityCheck, CampaignError> {
-        // It was our turn before.
+        // A resumed term led before: a higher priority does not depose it.
         if self.former.is_some() {
             return Ok(PriorityCheck::No);
         }
-        // Who came when it was already our turn has no better right; so what was seen then is enough.
-        // Only those above 0 stand where they are seen, so whoever is below it has to look at all.
+        // A candidate that enters after this one became the oldest has no better right, so the keys that were read then are enough. They are
+        // only those above 0: a candidate below 0 has to read all.
         let mut seen = held.priority_waiters().filter(|_| self.record.priority >= 0);
         loop {
             let heir = match seen.take() {
@@ -303,7 +303,7 @@ impl Campaign {
         }
     }
 
-    /// The candidate behind us with the highest priority, if that is above our own.
+    /// The younger candidate with the highest priority, if that is above the own one.
     fn highest_behind(
         &self,
         election: &ElectionQueue,
@@ -311,7 +311,7 @@ impl Campaign {
         token: Token,
     ) -> Option<Candidate> {
         let own = self.record.priority;
-        // Most say nothing of a priority, and a line is long: what is certainly not above us is not read as a whole.
+        // Most records contain no priority, and a queue may be long: a record that is certainly not above the own one is not decoded.
         let may_be_above = |pair: &&KeyValue| {
             pair.created > token.0
                 && CandidateRecord::priority_of(&pair.value).is_none_or(|other| other > own)
@@ -325,7 +325,7 @@ impl Campaign {
     }
 }
 
-/// Whether somebody else leads instead.
+/// Whether another candidate leads instead.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum PriorityCheck {
     /// This candidate, if it is known.
@@ -333,7 +333,7 @@ enum PriorityCheck {
     No,
 }
 
-/// Why a campaign ends whose turn was lost before it was reported: nothing was led. None if the candidate enters again.
+/// Why a campaign ends that lost its hold before a term began. None if the candidate enters again.
 fn end_of_turn(lost: Lost) -> Option<CampaignError> {
     match lost.reason {
         LossReason::Closed => Some(CampaignError::Closed),

@@ -1,4 +1,4 @@
-//! Following who leads, without being a candidate.
+//! Observers: the leader and its changes, without being a candidate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -26,18 +26,18 @@ pub use tenure_core::vacancy::{Gap, TermEnd};
 /// How often this stream wants to be polled, so that it notices when it was not.
 const WAKE_EVERY: Duration = Duration::from_secs(1);
 
-/// How much later than it asked for a stream may be polled before that time counts as unseen. A busy runtime stays below this.
+/// How much later than requested a stream may be polled before that time counts as unseen. A busy runtime stays below this.
 const UNPOLLED_MAX: Duration = Duration::from_millis(250);
 
-/// How long a read of a lease may take. It only sharpens what is shown, so a store that does not answer is asked again later.
+/// How long a read of a lease may take. It only narrows the bounds of a gap, so it is repeated later if the store does not reply.
 const LEASE_READ_MAX: Duration = Duration::from_secs(2);
 
-/// Who led at some revision.
+/// The leader at some revision.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Observation {
-    /// Who; none if nobody did.
+    /// The leader; none if the election had none.
     pub leader: Option<Leader>,
-    /// When.
+    /// The revision.
     pub revision: Revision,
     /// For a leader that follows another one, or a time without a leader: bounds of that time, on the observer's clock.
     pub gap: Option<Gap>,
@@ -45,7 +45,7 @@ pub struct Observation {
     pub end: Option<TermEnd>,
 }
 
-/// Who leads, now and whenever that changes: a stream of [`Observation`]s.
+/// The leader, now and after each change: a stream of [`Observation`]s.
 ///
 /// ```
 /// use futures_util::StreamExt;
@@ -69,9 +69,10 @@ pub struct Observation {
 ///
 /// # Guarantees
 ///
-/// * The first item says how it is, also if nobody leads. "Nobody" is a value, and comes for every time without a leader that was seen.
+/// * The first item is the present state, also if there is no leader. "No leader" is a value, and comes for every such time that was seen.
 /// * Revisions grow from item to item, and the tokens of leaders never shrink.
-/// * An item comes for a new leader, for none, and when the leader tells another value. A handover is one step: no "nobody" between.
+/// * An item comes for a new leader, for none, and when the leader announces another value. A transfer is one step, without a time
+///   between without a leader.
 /// * A candidate that waited is shown after it marked its key as the leader's, or renewed its lease while it was the first. A candidate
 ///   that died in the queue is not shown.
 /// * [`Gap`]: a time without a leader has bounds, the reason, and the time in which the observer had no connection.
@@ -81,7 +82,7 @@ pub struct Observation {
 ///
 /// * *The process behind the first key*: the first item shows the first key as the leader, also if its process is dead and its lease has
 ///   not expired yet.
-/// * *Every leader*: what came and went while the store could not be reached, or faster than a broken watch is mended, is not told.
+/// * *Every leader*: a term that began and ended while the store could not be reached, or a broken watch was not restored, is not seen.
 ///
 /// # Cancellation
 ///
@@ -89,7 +90,7 @@ pub struct Observation {
 ///
 /// # Errors
 ///
-/// Only what no trying can mend, as the last item; see [`Feed`].
+/// Only errors that no retry can mend, as the last item; see [`Feed`].
 #[must_use = "an observer does nothing unless it is polled"]
 pub struct Observe {
     /// The observer; or the error that is the only item, once.
@@ -116,19 +117,19 @@ impl Stream for Observe {
     }
 }
 
-/// The observer of an election whose name is valid.
+/// The observer of an election with a valid name.
 pub(super) struct Observer {
     election: ElectionQueue,
     feed: Result<Feed, Option<StoreError>>,
     clock: Arc<dyn Clock>,
-    /// The candidates of the picture so far.
-    line: BTreeMap<Token, KeyValue>,
+    /// The candidates of the snapshot so far.
+    queue: BTreeMap<Token, KeyValue>,
     tokens: BTreeMap<Bytes, Token>,
     /// The keys that were seen behind another one.
     waited: BTreeSet<Token>,
     /// The keys that were put while the queue was known and empty: their terms began when they were put.
     unopposed: BTreeSet<Token>,
-    told: Option<Option<Leader>>,
+    last_shown: Option<Option<Leader>>,
     vacancy: Vacancy,
     /// When the queue was last read completely.
     whole_at: Revision,
@@ -136,7 +137,7 @@ pub(super) struct Observer {
     reading: Option<LeaseRead>,
     wake: Option<(Moment, Pin<Box<Sleep>>)>,
     is_whole: bool,
-    /// Whether what is asked of a leader is news too.
+    /// Whether a stored or deleted request to step down is shown as well.
     shows_requests: bool,
 }
 
@@ -154,11 +155,11 @@ impl Observer {
             feed: feed.map_err(Some),
             clock: election.elections.clock.clone(),
             election: election.clone(),
-            line: BTreeMap::new(),
+            queue: BTreeMap::new(),
             tokens: BTreeMap::new(),
             waited: BTreeSet::new(),
             unopposed: BTreeSet::new(),
-            told: None,
+            last_shown: None,
             vacancy: Vacancy::default(),
             whole_at: Revision::ZERO,
             reading: None,
@@ -188,15 +189,15 @@ impl Observer {
                 if self.tokens.get(&pair.key) != Some(&token) {
                     self.forget(&pair.key);
                 }
-                // A stranger's key leads nobody.
-                if self.election.place(&pair).is_some() {
-                    if self.line.keys().next().is_some_and(|first| *first < token) {
+                // A foreign key is no candidate.
+                if self.election.queue_key(&pair).is_some() {
+                    if self.queue.keys().next().is_some_and(|first| *first < token) {
                         self.waited.insert(token);
-                    } else if is_live && self.line.is_empty() {
+                    } else if is_live && self.queue.is_empty() {
                         self.unopposed.insert(token);
                     }
                     self.tokens.insert(pair.key.clone(), token);
-                    self.line.insert(token, pair);
+                    self.queue.insert(token, pair);
                 }
                 None
             }
@@ -207,7 +208,7 @@ impl Observer {
             FeedItem::Synced(revision) => {
                 // A list comes in the order of its keys, not of their creation: only when it is complete, it shows which key is the oldest.
                 if !self.is_whole {
-                    self.waited.extend(self.line.keys().skip(1));
+                    self.waited.extend(self.queue.keys().skip(1));
                 }
                 (self.whole_at, self.is_whole) = (revision, true);
                 self.look(now)
@@ -217,7 +218,7 @@ impl Observer {
 
     fn forget(&mut self, key: &Bytes) {
         if let Some(token) = self.tokens.remove(key) {
-            self.line.remove(&token);
+            self.queue.remove(&token);
             self.waited.remove(&token);
             self.unopposed.remove(&token);
         }
@@ -244,8 +245,8 @@ impl Observer {
 
     /// The candidate with the oldest key.
     fn leader(&self) -> Option<Leader> {
-        let pair = self.line.values().next()?;
-        let mut leader = Leader::of(self.election.place(pair)?, pair);
+        let pair = self.queue.values().next()?;
+        let mut leader = Leader::of(self.election.queue_key(pair)?, pair);
         if self.unopposed.contains(&leader.token) {
             // A term is recorded after a moment. This one was seen to begin with its key.
             leader.record.acquired.get_or_insert(leader.record.queued);
@@ -253,19 +254,19 @@ impl Observer {
         Some(leader)
     }
 
-    /// Returns who leads, if that is news.
+    /// Returns an observation, if the leader has changed since the last one.
     fn show(&mut self, shown: LeaderView) -> Option<Observation> {
         let (leader, gap) = match shown {
             LeaderView::Leader(gap) => (self.leader(), gap),
             LeaderView::Nobody => (None, None),
             LeaderView::Unsettled => return None,
         };
-        if self.told.as_ref().is_some_and(|told| self.is_same(told.as_ref(), leader.as_ref())) {
+        if self.last_shown.as_ref().is_some_and(|last| self.is_same(last.as_ref(), leader.as_ref())) {
             return None;
         }
         let token = |leader: &Option<Leader>| leader.as_ref().map(|leader| leader.token);
-        let is_new = self.told.as_ref().is_none_or(|told| token(told) != token(&leader));
-        self.told = Some(leader.clone());
+        let is_new = self.last_shown.as_ref().is_none_or(|last| token(last) != token(&leader));
+        self.last_shown = Some(leader.clone());
         let end = if leader.is_none() { self.vacancy.end() } else { None };
         Some(Observation { leader, revision: self.whole_at, gap: gap.filter(|_| is_new), end })
     }
@@ -284,8 +285,8 @@ impl Observer {
                 }
             } else if let Some((token, at)) = self.vacancy.read_at()
                 && at <= now
-                && let Some(pair) = self.line.get(&token)
-                && let Some(place) = self.election.place(pair)
+                && let Some(pair) = self.queue.get(&token)
+                && let Some(place) = self.election.queue_key(pair)
             {
                 let store = self.election.store().clone();
                 let read = async move {
@@ -314,7 +315,7 @@ impl Observer {
         }
     }
 
-    /// Whether there is nothing to tell: what is asked of a leader concerns only itself, and whoever asked.
+    /// Whether nothing changed that an observer shows. A request to step down concerns only the leader and the sender.
     fn is_same(&self, before: Option<&Leader>, now: Option<&Leader>) -> bool {
         match (before, now) {
             (Some(before), Some(now)) => {

@@ -1,4 +1,4 @@
-//! Who leads and who wants to, for anybody who wants to know.
+//! Reads of an election: its leader and its candidates.
 
 use tenure_core::backoff::Backoff;
 use tenure_core::cluster::elections_in;
@@ -10,39 +10,39 @@ use crate::store::{Get, KeyValue, Revision, SortOrder, StoreError};
 
 pub use tenure_core::cluster::{Candidate, ElectionSnapshot, Leader};
 
-/// All elections that have a candidate, as they were at one revision.
+/// All elections that have a candidate, at one revision.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ElectionList {
     /// By name.
     pub elections: Vec<ElectionSnapshot>,
-    /// When this was so.
+    /// The revision.
     pub revision: Revision,
 }
 
 impl ElectionQueue {
-    /// Who leads now.
+    /// The leader now.
     pub(super) async fn leader(&self) -> Result<Option<Leader>, StoreError> {
         let oldest = Get::prefix(self.prefix.clone()).order(SortOrder::Created).limit(1);
         let page = self.store().get(oldest).await?;
         let Some(first) = page.pairs.first() else { return Ok(None) };
-        match self.place(first) {
+        match self.queue_key(first) {
             Some(place) => Ok(Some(Leader::of(place, first))),
-            // A stranger's key is in nobody's line.
+            // The oldest key below the prefix is foreign: only the complete listing shows the oldest candidate.
             None => Ok(self.snapshot().await?.leader),
         }
     }
 
-    /// Who leads and who waits, at one revision.
+    /// The leader and the candidates that wait, at one revision.
     pub(super) async fn snapshot(&self) -> Result<ElectionSnapshot, StoreError> {
         let layout = &self.elections.layout;
         let page = self.store().list(layout.candidates(&self.name)).await?;
         let revision = page.revision;
-        let nobody =
+        let empty =
             || ElectionSnapshot { name: self.name.clone(), leader: None, candidates: Vec::new(), revision };
-        Ok(elections_in(layout, page.pairs, revision).remove(&self.name).unwrap_or_else(nobody))
+        Ok(elections_in(layout, page.pairs, revision).remove(&self.name).unwrap_or_else(empty))
     }
 
-    /// The candidate at a place; none if it is not there.
+    /// The candidate with this queue key; none if the key is not stored.
     pub(super) async fn candidate(&self, place: QueueKey) -> Result<Option<Candidate>, StoreError> {
         let key = self.elections.layout.encode(&Key::Candidate(self.name.clone(), place));
         Ok(self.store().get_key(key).await?.map(|pair| Candidate::of(place, &pair)))
@@ -60,13 +60,13 @@ impl ElectionQueue {
         }
     }
 
-    /// The candidate that a key is; none if it is a stranger's.
+    /// The candidate of a stored key; none if the key is foreign.
     pub(super) fn candidate_of(&self, pair: &KeyValue) -> Option<Candidate> {
-        Some(Candidate::of(self.place(pair)?, pair))
+        Some(Candidate::of(self.queue_key(pair)?, pair))
     }
 
-    /// The place that a key of this election's is; none if it is a stranger's.
-    pub(super) fn place(&self, pair: &KeyValue) -> Option<QueueKey> {
+    /// The queue key of a stored key; none if the key is foreign.
+    pub(super) fn queue_key(&self, pair: &KeyValue) -> Option<QueueKey> {
         match self.elections.layout.parse(&pair.key) {
             Some(Key::Candidate(name, place)) if name == self.name => Some(place),
             _ => None,

@@ -31,7 +31,7 @@ pub struct StepDownRequest {
     pub transfer_to: Option<Candidate>,
 }
 
-/// A stored request whose candidate was not read yet.
+/// A stored request, before its candidate is read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum StoredStepDown {
     Resign { by: String },

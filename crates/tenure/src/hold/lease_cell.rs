@@ -3,15 +3,15 @@
 use tenure_core::loss::LossReason;
 use tenure_core::time::Moment;
 
-use crate::news;
+use crate::ordered_watch;
 
 /// The validity of a lease, shared by its holds and by the driver that renews it. A renewal updates it once for a thousand holds.
 ///
 /// **Invariant**: once it has an end, neither that nor `valid_until` changes. So no hold becomes valid again.
 pub(crate) struct LeaseCell {
-    state: news::Sender<LeaseState>,
+    state: ordered_watch::OrderedSender<LeaseState>,
     /// Notified when it has an end. Thousands of handlers wait for that, and each would be woken by every renewal otherwise.
-    over: news::Sender<()>,
+    over: ordered_watch::OrderedSender<()>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +22,8 @@ pub(crate) struct LeaseState {
 
 impl LeaseCell {
     pub(crate) fn new(valid_until: Moment) -> LeaseCell {
-        let state = news::Sender::new(LeaseState { valid_until, end: None });
-        LeaseCell { state, over: news::Sender::new(()) }
+        let state = ordered_watch::OrderedSender::new(LeaseState { valid_until, end: None });
+        LeaseCell { state, over: ordered_watch::OrderedSender::new(()) }
     }
 
     /// The lease was renewed.
@@ -59,12 +59,12 @@ impl LeaseCell {
     }
 
     /// Notified by [`LeaseCell::end`], and by the first read after the deadline.
-    pub(crate) fn over(&self) -> news::Receiver<()> {
+    pub(crate) fn over(&self) -> ordered_watch::OrderedReceiver<()> {
         self.over.subscribe()
     }
 
     /// Notified by each renewal, and by the end.
-    pub(crate) fn changes(&self) -> news::Receiver<LeaseState> {
+    pub(crate) fn changes(&self) -> ordered_watch::OrderedReceiver<LeaseState> {
         self.state.subscribe()
     }
 

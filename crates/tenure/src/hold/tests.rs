@@ -15,18 +15,18 @@ use crate::store::memory::MemoryEngine;
 const TTL: Duration = Duration::from_secs(15);
 const SECOND: Duration = Duration::from_secs(1);
 
-struct Process {
+struct LocalProcess {
     clock: VirtualClock,
     store: Store,
     session: Session,
 }
 
-impl Process {
-    fn new() -> Process {
+impl LocalProcess {
+    fn new() -> LocalProcess {
         let clock = VirtualClock::new();
         let store = Store::new(MemoryEngine::with_clock(clock.clone(), Limits::EMBEDDED));
         let session = Session::options().ttl(TTL).clock(clock.clone()).open(store.clone()).unwrap();
-        Process { clock, store, session }
+        LocalProcess { clock, store, session }
     }
 
     fn locks(&self) -> Locks {
@@ -47,7 +47,7 @@ fn validity(clock: &VirtualClock) -> (Arc<LeaseCell>, Validity) {
 /// The current-thread runtime has no chance to run a task between the advance and the calls.
 #[tokio::test]
 async fn lapse_needs_no_task() {
-    let process = Process::new();
+    let process = LocalProcess::new();
     let guard = process.lock().await;
     let until = guard.valid_until();
     assert_eq!((until, guard.ttl()), (process.clock.now() + TTL - Timing::margin_of(TTL), TTL));
@@ -133,7 +133,7 @@ async fn work_is_dropped_and_never_polled_after_the_lapse() {
 
 #[tokio::test]
 async fn revoked_lease_is_reported() {
-    let process = Process::new();
+    let process = LocalProcess::new();
     let guard = process.lock().await;
     process.store.revoke(guard.lease()).await.unwrap();
     let failed = guard.commit(Txn::from(Op::put("/t/a", "1"))).await.unwrap_err();
@@ -144,7 +144,7 @@ async fn revoked_lease_is_reported() {
 
 #[tokio::test]
 async fn deleted_key_ends_the_hold() {
-    let process = Process::new();
+    let process = LocalProcess::new();
     let guard = process.lock().await;
     let hold = guard.hold();
     process.store.delete(crate::store::Selection::Key(guard.fence().key)).await.unwrap();
@@ -159,7 +159,7 @@ async fn deleted_key_ends_the_hold() {
 
 #[tokio::test]
 async fn failed_condition_of_the_caller_is_no_loss() {
-    let process = Process::new();
+    let process = LocalProcess::new();
     let guard = process.lock().await;
     let absent = crate::store::Condition::absent("/t/a");
     let txn = Txn::from(Op::put("/t/a", "1")).when(absent);
@@ -171,7 +171,7 @@ async fn failed_condition_of_the_caller_is_no_loss() {
 /// Work of a clone in another task is dropped before the store deletes the key.
 #[tokio::test]
 async fn release_stops_the_work_of_clones_first() {
-    let process = Process::new();
+    let process = LocalProcess::new();
     let guard = process.lock().await;
     let (hold, key, store) = (guard.hold(), guard.fence().key, process.store.clone());
     let work = tokio::spawn(async move { hold.run(std::future::pending::<()>()).await });
@@ -203,7 +203,7 @@ async fn blocked_work(guard: &Guard) -> std::sync::mpsc::Sender<()> {
 }
 
 /// The lock is still stored after everything that was sent before has been answered, and is released when the work has ended.
-async fn assert_stays_until_unblocked(process: &Process, block: std::sync::mpsc::Sender<()>) {
+async fn assert_stays_until_unblocked(process: &LocalProcess, block: std::sync::mpsc::Sender<()>) {
     process.locks().lock("y").await.unwrap().release().await.unwrap();
     let refused = process.locks().lock("x").try_now().await;
     assert!(matches!(refused, Err(LockError::Held { .. })), "{refused:?}");
@@ -213,7 +213,7 @@ async fn assert_stays_until_unblocked(process: &Process, block: std::sync::mpsc:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_that_does_not_stop_keeps_the_key_after_release() {
-    let process = Process::new();
+    let process = LocalProcess::new();
     let guard = process.lock().await;
     let block = blocked_work(&guard).await;
     let failed = guard.release().await.unwrap_err();
@@ -227,7 +227,7 @@ async fn work_that_does_not_stop_keeps_the_key_after_release() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_that_does_not_stop_keeps_the_key_after_drop() {
-    let process = Process::new();
+    let process = LocalProcess::new();
     let guard = process.lock().await;
     let block = blocked_work(&guard).await;
     drop(guard);
@@ -236,7 +236,7 @@ async fn work_that_does_not_stop_keeps_the_key_after_drop() {
 
 #[tokio::test]
 async fn clones_keep_nothing_alive() {
-    let process = Process::new();
+    let process = LocalProcess::new();
     let guard = process.lock().await;
     let (hold, validity) = (guard.hold(), guard.validity());
     drop(guard);
@@ -249,7 +249,7 @@ async fn clones_keep_nothing_alive() {
 
 #[tokio::test]
 async fn closed_session_ends_the_hold() {
-    let process = Process::new();
+    let process = LocalProcess::new();
     let guard = process.lock().await;
     let session = process.session.clone();
     let closing = tokio::spawn(async move { session.close().await });

@@ -1,4 +1,4 @@
-//! Who holds a lock and who waits for it, for anybody who wants to know.
+//! Reads of locks: their holders and waiters; and breaking a hold.
 
 use tenure_core::cluster::locks_in;
 use tenure_core::id::LockName;
@@ -12,39 +12,47 @@ use crate::store::{Revision, StoreError};
 
 pub use tenure_core::cluster::{Holder, LockSnapshot};
 
-/// All locks that somebody holds, as they were at one revision.
+/// All locks that have a holder, at one revision.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LockList {
     /// By name.
     pub locks: Vec<LockSnapshot>,
-    /// When this was so.
+    /// The revision.
     pub revision: Revision,
 }
 
 impl Locks {
-    /// Who holds a lock and who waits for it.
+    /// The holders and waiters of a lock.
+    ///
+    /// # Errors
+    ///
+    /// Those of a read.
     pub async fn get(&self, name: &LockName) -> Result<LockSnapshot, StoreError> {
         let page = self.store.list(self.layout.waiters(name)).await?;
         let mut views = locks_in(&self.layout, page.pairs, page.revision);
-        let nobody = || LockSnapshot {
+        let unused = || LockSnapshot {
             name: name.clone(),
             holders: Vec::new(),
             waiters: Vec::new(),
             revision: page.revision,
         };
-        Ok(views.remove(name).unwrap_or_else(nobody))
+        Ok(views.remove(name).unwrap_or_else(unused))
     }
 
-    /// All locks that somebody holds, by name.
+    /// All locks that have a holder, by name.
+    ///
+    /// # Errors
+    ///
+    /// Those of a read.
     pub async fn list(&self) -> Result<LockList, StoreError> {
         let page = self.store.list(self.layout.locks()).await?;
         let locks = locks_in(&self.layout, page.pairs, page.revision).into_values().collect();
         Ok(LockList { locks, revision: page.revision })
     }
 
-    /// Takes a place in the line from whoever has it, holder or not. True if it was there.
+    /// Deletes the queue key of a holder or a waiter. False if it was deleted before.
     ///
-    /// A holder is told within a round trip; what it does until then only its token can keep harmless. One who waits stands in line again.
+    /// A holder loses its hold within a round trip; until then only its token keeps its writes harmless. A waiter enters the queue again.
     ///
     /// The same transaction puts an [audit record](crate::audit) with the identity of these locks and the reason.
     pub async fn break_hold(

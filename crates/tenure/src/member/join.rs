@@ -12,9 +12,9 @@ use thiserror::Error;
 
 use super::Membership;
 use crate::clock::wall_time;
-use crate::dice;
 use crate::error::{ErrorClass, classified};
 use crate::exclusive_key::{ExclusiveKeyError, ExclusiveKeyOptions, Registration};
+use crate::rng;
 use crate::session::{KeyOwner, Session};
 use crate::store::{KeyValue, Store, StoreError};
 use crate::tenure::request;
@@ -278,5 +278,5 @@ fn owner(id: &NodeId, pair: &KeyValue) -> KeyOwner {
 
 /// A text that no other process has, which identifies the owner of a record.
 pub(crate) fn random_nonce() -> Result<String, StoreError> {
-    Ok(format!("{:016x}", u64::from_le_bytes(dice::try_bytes()?)))
+    Ok(format!("{:016x}", u64::from_le_bytes(rng::try_bytes()?)))
 }

@@ -1,4 +1,4 @@
-//! A picture of who is there that many tasks look at while one keeps it up to date.
+//! A local copy of a presence set that many tasks read while one task keeps it current.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,40 +10,40 @@ use tokio::task::JoinHandle;
 
 use super::{PresenceKind, PresenceOf, PresenceSet, PresenceSnapshotOf, PresenceWatch, lock};
 use crate::clock::Clock;
-use crate::news;
+use crate::ordered_watch;
 use crate::store::{Revision, StoreError};
 
-/// Who is there, as last known. Cheap to clone; all clones look at one picture, kept by one watch.
+/// A local copy of a presence set. Cheap to clone; all clones are one copy, kept current by one watch.
 ///
 /// # Guarantees
 ///
-/// * What is shown is what the store held at one revision, never half of a listing.
-/// * The last picture stays when the store cannot be reached; [`PresenceView::age`] says how old it is.
+/// * It shows what the store held at one revision, never an incomplete listing.
+/// * The last snapshot stays when the store cannot be reached; [`PresenceView::age`] returns its age.
 ///
 /// # Not guaranteed
 ///
-/// That it is the newest picture: for that, list.
+/// That it is the newest snapshot: for that, list.
 ///
 /// # Cancellation
 ///
 /// Dropping a waiting future leaves nothing behind. Dropping the last clone ends the watch.
 pub struct PresenceView<K: PresenceKind> {
     shared: Arc<ViewShared<K>>,
-    seen: news::Receiver<ViewProgress>,
+    seen: ordered_watch::OrderedReceiver<ViewProgress>,
 }
 
 struct ViewShared<K: PresenceKind> {
-    roster: Arc<Mutex<PresenceSet<K>>>,
+    set: Arc<Mutex<PresenceSet<K>>>,
     clock: Arc<dyn Clock>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the clones of a view wait for.
+/// The progress that the clones of a view wait for.
 #[derive(Clone, Debug, Default)]
 struct ViewProgress {
-    /// How many pieces of news there were.
+    /// How many events there were.
     count: u64,
-    /// Why nothing will come any more.
+    /// Why no further event will come.
     end: Option<StoreError>,
 }
 
@@ -63,13 +63,13 @@ impl<K: PresenceKind> Clone for PresenceView<K> {
 }
 
 impl<K: PresenceKind> PresenceView<K> {
-    /// A view that a follower keeps up to date. Must be called inside a tokio runtime.
-    pub fn new(mut follower: PresenceWatch<K>) -> PresenceView<K> {
-        let (progress, seen) = news::channel(ViewProgress::default());
-        let (roster, clock) = (follower.roster.clone(), follower.clock.clone());
+    /// A view that a stream keeps current. Must be called inside a tokio runtime.
+    pub fn new(mut watch: PresenceWatch<K>) -> PresenceView<K> {
+        let (progress, seen) = ordered_watch::channel(ViewProgress::default());
+        let (set, clock) = (watch.set.clone(), watch.clock.clone());
         let task = tokio::spawn(async move {
-            while let Some(news) = follower.next().await {
-                match news {
+            while let Some(event) = watch.next().await {
+                match event {
                     Ok(_) => progress.send_modify(|progress| progress.count += 1),
                     Err(error) => {
                         progress.send_modify(|progress| progress.end = Some(error));
@@ -78,53 +78,53 @@ impl<K: PresenceKind> PresenceView<K> {
                 }
             }
         });
-        PresenceView { shared: Arc::new(ViewShared { roster, clock, task: Mutex::new(Some(task)) }), seen }
+        PresenceView { shared: Arc::new(ViewShared { set, clock, task: Mutex::new(Some(task)) }), seen }
     }
 
-    /// The whole picture as last known; none before the first one has come.
+    /// The last known snapshot; none before the first one has arrived.
     pub fn snapshot(&self) -> Option<PresenceSnapshotOf<K>> {
-        lock(&self.shared.roster).snapshot()
+        lock(&self.shared.set).snapshot()
     }
 
-    /// One member as last known.
+    /// One entry of the last known snapshot.
     pub fn get(&self, id: &K::Id) -> Option<Arc<PresenceOf<K>>> {
-        lock(&self.shared.roster).get(id).cloned()
+        lock(&self.shared.set).get(id).cloned()
     }
 
-    /// How many there are, as last known.
+    /// How many entries the last known snapshot has.
     pub fn len(&self) -> usize {
-        lock(&self.shared.roster).len()
+        lock(&self.shared.set).len()
     }
 
-    /// Whether nobody is known to be there.
+    /// Whether the last known snapshot has no entry.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The revision of the picture; none before the first one has come.
+    /// The revision of the snapshot; none before the first one has arrived.
     pub fn revision(&self) -> Option<Revision> {
-        lock(&self.shared.roster).whole_at()
+        lock(&self.shared.set).synced_at()
     }
 
-    /// How long ago the picture was certainly right; none before the first one has come.
+    /// How long ago the snapshot was certainly current; none before the first one has arrived.
     ///
-    /// While the store answers this is a few seconds at most, because a quiet watch is asked only now and then.
+    /// While the store replies this is a few seconds at most, because a quiet watch is probed every 5 s.
     pub fn age(&self) -> Option<Duration> {
-        lock(&self.shared.roster).age(self.shared.clock.now())
+        lock(&self.shared.set).age(self.shared.clock.now())
     }
 
-    /// Whether the picture is kept up to date, as far as anybody knows.
+    /// Whether the snapshot is kept current, as far as this process knows.
     pub fn is_fresh(&self) -> bool {
-        lock(&self.shared.roster).is_fresh()
+        lock(&self.shared.set).is_fresh()
     }
 
-    /// Waits for the next news: a change, or that the picture became old or fresh.
+    /// Waits for the next event: a change, or that the snapshot became stale or fresh.
     ///
     /// # Errors
     ///
-    /// Why no news will come any more; the last picture stays.
+    /// The error after which no event will come; the last snapshot stays.
     pub async fn changed(&mut self) -> Result<(), StoreError> {
-        // Looked at without being marked as seen: what came since the caller last looked must wake it.
+        // Read without being marked as seen: an event since the caller last waited must wake it.
         if let Some(error) = self.seen.borrow().end.clone() {
             return Err(error);
         }
@@ -134,39 +134,39 @@ impl<K: PresenceKind> PresenceView<K> {
         }
     }
 
-    /// Waits until the picture is as wanted, looking at each one that comes; at once if it is so already.
+    /// Waits until a snapshot satisfies the condition, the present one first.
     ///
     /// # Errors
     ///
-    /// Why no other picture will come any more.
+    /// The error after which no other snapshot will come.
     pub async fn wait_for(
         &mut self,
-        mut is_wanted: impl FnMut(&PresenceSnapshotOf<K>) -> bool,
+        mut is_satisfied: impl FnMut(&PresenceSnapshotOf<K>) -> bool,
     ) -> Result<PresenceSnapshotOf<K>, StoreError> {
         loop {
             self.seen.mark_unchanged();
-            if let Some(snapshot) = self.snapshot().filter(&mut is_wanted) {
+            if let Some(snapshot) = self.snapshot().filter(&mut is_satisfied) {
                 return Ok(snapshot);
             }
             self.changed().await?;
         }
     }
 
-    /// Waits for the first whole picture.
+    /// Waits for the first snapshot.
     ///
     /// # Errors
     ///
-    /// Why none will come.
+    /// The error after which none will come.
     pub async fn ready(&mut self) -> Result<PresenceSnapshotOf<K>, StoreError> {
         self.wait_for(|_| true).await
     }
 
-    /// Ends the watch for all clones and waits for it. The last picture stays.
+    /// Ends the watch for all clones and waits for it. The last snapshot stays.
     pub async fn close(&self) {
         let task = self.shared.task.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         if let Some(task) = task {
             task.abort();
-            // It was aborted, so it has nothing to say.
+            // It was aborted: its result is known.
             let _ = task.await;
         }
     }

@@ -106,9 +106,10 @@ impl QueueDriver {
         };
         loop {
             let left = deadline.map_or(Duration::MAX, |deadline| deadline.duration_since(Instant::now()));
-            let loan = self.loan(options.ttl, left).await?;
+            let lease_handle = self.lease(options.ttl, left).await?;
             let AcquireOptions { subject, queue, mode, class, value, .. } = &options;
-            let waiter = self.enter(queue.clone(), (*mode, *class), value.clone(), loan, subject.clone());
+            let waiter =
+                self.enter(queue.clone(), (*mode, *class), value.clone(), lease_handle, subject.clone());
             match attempt(waiter, &options, deadline, within).await {
                 AcquireAttempt::Decided(result) => return result,
                 // The lease ended before the key was put: no turn is lost.
@@ -188,7 +189,7 @@ async fn attempt(
     })
 }
 
-/// A waiter was refused: leaves the queue, and reads meanwhile who holds it.
+/// A waiter was refused: leaves the queue, and reads the holder meanwhile.
 async fn refused(waiter: &WaiterHandle) -> Option<Identity> {
     let holder = timeout(LEAVE_WITHIN, waiter.first_holder());
     let leaving = async {
@@ -200,7 +201,7 @@ async fn refused(waiter: &WaiterHandle) -> Option<Identity> {
     holder.ok().flatten()
 }
 
-/// Waits until a status decides, and reads who holds the queue if that has not happened `at` the given time.
+/// Waits until a status decides, and reads the holder of the queue if that has not happened `at` the given time.
 async fn wait_and_read(
     waiter: &WaiterHandle,
     is_decided: impl Fn(&WaiterStatus) -> bool,

@@ -1,7 +1,7 @@
 //! The driver of all queues of a process on one session.
 //!
 //! A caller that enters or leaves a queue changes the queue's machine and waits. It wakes the driver only if the driver would not see the
-//! change by itself: while the driver is at work it looks at all queues before it waits, and while batches are in flight their replies wake it.
+//! change by itself: a driver at work steps all changed queues before it waits, and while batches are in flight their replies wake it.
 //! If nothing else is waiting or in flight, the caller sends the one request itself and saves a switch to the driver's task.
 
 use std::collections::BTreeMap;
@@ -24,11 +24,11 @@ use super::waiter::{LocalWaiter, Wakeups};
 use super::watches::{QueueChange, QueueWatches};
 use super::{QueueArrival, WaiterHandle, WaiterStatus};
 use crate::clock::Clock;
-use crate::dice;
 use crate::driver::requests::{BatchId, DirectSend, Inbox};
 use crate::driver::{self, Drive, DriverEvent, NextStep};
 use crate::hold::Subject;
-use crate::news;
+use crate::ordered_watch;
+use crate::rng;
 use crate::session::{LeaseError, LeaseHandle, Session};
 use crate::store::{LeaseId, Store};
 
@@ -80,11 +80,11 @@ struct QueueInner {
     /// How many waiters all queues have.
     waiters_len: usize,
     pending: PendingRequests,
-    /// The lease that is lent for each TTL.
-    loans: BTreeMap<Option<Duration>, LeaseHandle>,
-    /// Leases whose end the driver does not wait for yet.
-    new_loans: Vec<LeaseHandle>,
-    /// Whether the driver was woken, or is at work: it looks at everything here before it waits.
+    /// The lease of each TTL.
+    leases: BTreeMap<Option<Duration>, LeaseHandle>,
+    /// Leases that the driver has yet to watch for their end.
+    new_leases: Vec<LeaseHandle>,
+    /// Whether the driver was woken, or is at work: it handles every change here before it waits.
     is_awake: bool,
     is_closing: bool,
 }
@@ -103,25 +103,27 @@ impl QueueDriver {
     }
 
     /// A lease for a queue key; sends nothing if there is one already.
-    pub(super) async fn loan(
+    pub(super) async fn lease(
         &self,
         ttl: Option<Duration>,
         within: Duration,
     ) -> Result<(LeaseHandle, BatchHint), LeaseError> {
         let shared = &self.handle.shared;
-        if let Some(loan) = shared.lock().loans.get(&ttl).filter(|loan| loan.is_valid()) {
-            return Ok((loan.clone(), BatchHint::Alone));
+        if let Some(lease_handle) =
+            shared.lock().leases.get(&ttl).filter(|lease_handle| lease_handle.is_valid())
+        {
+            return Ok((lease_handle.clone(), BatchHint::Alone));
         }
         let lend = shared.session.lease().timeout(within);
-        let loan = match ttl {
+        let lease_handle = match ttl {
             Some(ttl) => lend.ttl(ttl).await?,
             None => lend.await?,
         };
         let mut inner = shared.lock();
-        inner.loans.insert(ttl, loan.clone());
-        inner.new_loans.push(loan.clone());
+        inner.leases.insert(ttl, lease_handle.clone());
+        inner.new_leases.push(lease_handle.clone());
         shared.wake(&mut inner);
-        Ok((loan, BatchHint::Together))
+        Ok((lease_handle, BatchHint::Together))
     }
 
     /// Enters the queue with this prefix; `value` is what others read under the key.
@@ -130,34 +132,34 @@ impl QueueDriver {
         queue: Bytes,
         (mode, class): (LockMode, PriorityClass),
         value: Bytes,
-        (loan, hint): (LeaseHandle, BatchHint),
+        (lease_handle, hint): (LeaseHandle, BatchHint),
         subject: Subject,
     ) -> WaiterHandle {
         let shared = &self.handle.shared;
-        let (sender, status) = news::channel(WaiterStatus::Entering);
-        let validity = loan.validity_of(subject);
-        let waiter = Box::new(LocalWaiter::new(sender, value, loan.clone(), validity.clone()));
+        let (sender, status) = ordered_watch::channel(WaiterStatus::Entering);
+        let validity = lease_handle.validity_of(subject);
+        let waiter = Box::new(LocalWaiter::new(sender, value, lease_handle.clone(), validity.clone()));
         let mut inner = shared.lock();
         let (slot, id) = inner.enter(&queue, (mode, class), waiter);
         match hint {
             BatchHint::Alone => shared.send_or_wake(inner, slot, shared.clock.now()),
             BatchHint::Together => shared.wake(&mut inner),
         }
-        WaiterHandle { shared: shared.clone(), queue, slot, id, loan, validity, status }
+        WaiterHandle { shared: shared.clone(), queue, slot, id, lease_handle, validity, status }
     }
 }
 
 impl QueueShared {
     fn new(session: &Session, layout: &Layout, kind: QueueKind) -> QueueShared {
         // Half of all numbers is left to count upwards.
-        let nonce_first = dice::nonce() / 2;
+        let nonce_first = rng::nonce() / 2;
         let inner = QueueInner {
             kind,
             queues: LocalQueues::new(nonce_first),
             waiters_len: 0,
             pending: PendingRequests::default(),
-            loans: BTreeMap::new(),
-            new_loans: Vec::new(),
+            leases: BTreeMap::new(),
+            new_leases: Vec::new(),
             is_awake: true,
             is_closing: false,
         };
@@ -204,7 +206,7 @@ impl QueueShared {
         let mut inner = self.lock();
         let has_followers = |local: &LocalQueue| {
             let key = local.machine.queue_key(id).map(|(key, _)| key);
-            key.is_some_and(|key| !local.machine.is_followed_by_ours(key))
+            key.is_some_and(|key| !local.machine.has_local_successor(key))
         };
         let is_urgent =
             arrival == QueueArrival::AfterOthers && inner.queues.get(slot).is_some_and(has_followers);
@@ -223,7 +225,7 @@ impl QueueShared {
 
     /// Sends the request of a queue here and now if no other request could travel with it; otherwise the driver does.
     fn send_or_wake(&self, mut inner: MutexGuard<'_, QueueInner>, slot: QueueSlot, now: Moment) {
-        // The driver looks at the queue before it waits; or a reply wakes it, or the timer that is set while requests wait for one.
+        // The driver steps the queue before it waits; or a reply wakes it, or the timer that is set while requests wait for a reply.
         if inner.is_awake || inner.waits_for_reply(now) {
             return;
         }
@@ -234,8 +236,8 @@ impl QueueShared {
         }
     }
 
-    /// Sends the request of a queue whose waiter is the only one of this driver. The driver has nothing to do until there is a reply: then it
-    /// looks at the queue anyway, and a watch can begin as late as that.
+    /// Sends the request of the only waiter of this driver. The driver has nothing to do until the reply: then it steps the queue, and watches
+    /// can begin as late as that.
     fn send_directly(
         &self,
         mut inner: MutexGuard<'_, QueueInner>,
@@ -313,7 +315,7 @@ impl QueueShared {
         let now = self.clock.now();
         let mut inner = self.lock();
         let has_outputs = inner.queues.ready_len() > 0 && !inner.waits_for_reply(now);
-        if has_outputs || !inner.new_loans.is_empty() || inner.pending.allowance(now) > 0 {
+        if has_outputs || !inner.new_leases.is_empty() || inner.pending.allowance(now) > 0 {
             return NextStep::Step;
         }
         if inner.is_closing && inner.pending.is_idle() && inner.queues.is_empty() {
@@ -444,11 +446,11 @@ impl Drive for QueueTask {
             shared.step(watches, wakeups);
         }
         shared.send();
-        let new_loans = std::mem::take(&mut shared.lock().new_loans);
-        for loan in new_loans {
+        let new_leases = std::mem::take(&mut shared.lock().new_leases);
+        for lease_handle in new_leases {
             lease_ends.push(Box::pin(async move {
-                loan.lost().await;
-                loan.lease()
+                lease_handle.lost().await;
+                lease_handle.lease()
             }));
         }
         shared.next()
@@ -480,7 +482,7 @@ impl Drive for QueueTask {
         match input {
             None => {}
             Some(QueueInput::LeaseLost(lease)) => {
-                inner.loans.retain(|_, loan| loan.lease() != lease);
+                inner.leases.retain(|_, lease_handle| lease_handle.lease() != lease);
                 inner.queues.lose_lease(lease, now);
             }
             Some(QueueInput::Changed(QueueChange { queue, observed })) => {

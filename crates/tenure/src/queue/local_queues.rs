@@ -26,8 +26,8 @@ use super::waiter::{LocalWaiter, Wakeups};
 use super::watches::{ObservedKey, OwnKeyWatches, QueueWatches};
 use super::{WaiterEnd, WaiterStatus};
 use crate::clock::wall_time;
-use crate::dice;
 use crate::hold::LossReason;
+use crate::rng;
 
 /// How many queues that were left keep their memory for those that are entered next. Each is about a kilobyte; more locks than this are
 /// seldom acquired in one round trip.
@@ -40,12 +40,12 @@ pub(super) struct QueueSlot(usize);
 /// All queues in which this process waits.
 pub(super) struct LocalQueues {
     slots: Vec<Option<Box<LocalQueue>>>,
-    /// Slots whose queues were left.
+    /// Slots of queues that were left.
     free: Vec<QueueSlot>,
     /// How many of those kept their memory.
     spare_len: usize,
     names: HashMap<Bytes, QueueSlot>,
-    /// Queues whose machine has outputs, each once.
+    /// Queues that may have outputs, each once.
     ready: VecDeque<QueueSlot>,
     /// When machines see the time. An entry that is too early is cheaper than one that moves with each lock.
     wakes: BTreeSet<(Moment, QueueSlot)>,
@@ -284,7 +284,7 @@ impl LocalQueue {
             Response::Queue(reply) => reply,
             Response::Recorded(id, recorded) => return self.unrecorded.handle(id, recorded, now),
         };
-        let jitter = if reply.is_failure() { dice::throw() } else { 0.0 };
+        let jitter = if reply.is_failure() { rng::jitter() } else { 0.0 };
         match reply {
             QueueReply::Enter(id, epoch, reply, priority) => {
                 self.note_priority(id, priority);
@@ -337,7 +337,7 @@ impl LocalQueue {
         }
     }
 
-    /// A hold whose beginning is to be recorded now.
+    /// A hold with a beginning that is to be recorded now.
     pub(super) fn next_unrecorded(
         &mut self,
         slot: QueueSlot,
@@ -350,7 +350,7 @@ impl LocalQueue {
                 continue;
             };
             let waiter = self.waiters.get(&id)?;
-            let (value, ttl) = (waiter.value.clone(), waiter.loan.ttl());
+            let (value, ttl) = (waiter.value.clone(), waiter.lease_handle.ttl());
             let lasted_ms = u64::try_from(now.since(began).as_millis()).unwrap_or(u64::MAX);
             let at = Timestamp(wall_time().0.saturating_sub(lasted_ms));
             let mark = AcquiredMark { kind, at, ttl };
@@ -399,10 +399,10 @@ impl LocalQueue {
             }
             QueueEvent::Lost { id, why } => {
                 let Some(waiter) = self.waiters.get(&id) else { return };
-                let lease_end = waiter.loan.loss();
+                let lease_end = waiter.lease_handle.loss();
                 if why != LossReason::Deleted && lease_end.is_none() {
                     // The store has reported it here first.
-                    waiter.loan.report_gone();
+                    waiter.lease_handle.lease_not_found();
                 }
                 (id, WaiterEnd::of(why, lease_end))
             }
@@ -416,7 +416,9 @@ impl LocalQueue {
         let Some(waiter) = self.waiters.remove(&id) else { return };
         if matches!(end, WaiterEnd::Lease(LossReason::Closed)) && waiter.is_holding() {
             // Its guard may be alive: `close` of the session names it then.
-            waiter.loan.report_unreleased(waiter.validity.subject().to_string(), waiter.status.liveness());
+            waiter
+                .lease_handle
+                .report_unreleased(waiter.validity.subject().to_string(), waiter.status.liveness());
         }
         wakeups.end(waiter, end);
     }

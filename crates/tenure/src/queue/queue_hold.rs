@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{QueueArrival, WaiterEnd, WaiterHandle, WaiterStatus};
 use crate::hold::{Hold, LossReason, Lost, ReleaseError};
-use crate::news;
+use crate::ordered_watch;
 use crate::store::{KeyValue, StoreError};
 
 /// How long a release waits for the work and for the store before it continues in the background.
@@ -36,7 +36,7 @@ impl QueueHold {
     ) -> QueueHold {
         let fence = Fence { key: waiter.stored_key(key), token };
         let store = waiter.shared.store.clone();
-        let hold = Hold::new(waiter.validity.clone(), fence, waiter.loan.lease(), store);
+        let hold = Hold::new(waiter.validity.clone(), fence, waiter.lease_handle.lease(), store);
         QueueHold { hold, waiter, key, priority_waiters, arrival }
     }
 
@@ -55,7 +55,7 @@ impl QueueHold {
     }
 
     /// What another client has put under its key, now and whenever that happens.
-    pub(crate) fn changes(&self) -> news::Receiver<WaiterStatus> {
+    pub(crate) fn changes(&self) -> ordered_watch::OrderedReceiver<WaiterStatus> {
         self.waiter.changes()
     }
 
@@ -68,7 +68,7 @@ impl QueueHold {
         tokio::select! {
             biased;
             outcome = self.waiter.transfer((self.key, self.token()), heir) => Ok(outcome),
-            lost = self.waiter.loan.lost() => Err(self.lost_by(lost.reason)),
+            lost = self.waiter.lease_handle.lost() => Err(self.lost_by(lost.reason)),
         }
     }
 
@@ -95,7 +95,9 @@ impl QueueHold {
         let lost = match timeout_at(deadline, self.waiter.ended()).await {
             Ok(Some(WaiterStatus::Ended(WaiterEnd::Released { was_there: true }))) => return Ok(()),
             // A lease that ended before the reply explains why the key is gone.
-            Ok(Some(WaiterStatus::Ended(end))) => self.waiter.loan.loss().unwrap_or(end.loss_reason()),
+            Ok(Some(WaiterStatus::Ended(end))) => {
+                self.waiter.lease_handle.loss().unwrap_or(end.loss_reason())
+            }
             Ok(Some(_) | None) => LossReason::Closed,
             Err(_) => return Err(ReleaseError::NotConfirmed { ttl: self.ttl() }),
         };

@@ -113,7 +113,7 @@ pub(super) async fn send(session: Session, requests: Arc<QueueRequests>, batch: 
     responses
 }
 
-/// The holds of one queue whose beginning is not written yet.
+/// The holds of one queue with a beginning that is not written yet.
 #[derive(Default)]
 pub(super) struct UnrecordedHolds {
     holds: Vec<UnrecordedHold>,
@@ -173,7 +173,7 @@ pub(super) enum Recorded {
     NotDone,
 }
 
-/// A hold whose beginning is to be recorded.
+/// A hold with a beginning that is to be recorded.
 pub(super) struct AcquiredHold {
     pub(super) slot: QueueSlot,
     pub(super) id: WaiterId,

@@ -14,7 +14,7 @@ use super::local_queues::QueueSlot;
 use crate::clock::wall_time;
 use crate::hold::{LossReason, Validity};
 use crate::identity::Identity;
-use crate::news;
+use crate::ordered_watch;
 use crate::retry;
 use crate::session::LeaseHandle;
 use crate::store::{KeyValue, LeaseId, StoreError};
@@ -26,10 +26,10 @@ pub(crate) struct WaiterHandle {
     pub(super) queue: Bytes,
     pub(super) slot: QueueSlot,
     pub(super) id: WaiterId,
-    pub(super) loan: LeaseHandle,
+    pub(super) lease_handle: LeaseHandle,
     /// The validity of its hold, once it holds.
     pub(super) validity: Validity,
-    pub(super) status: news::Receiver<WaiterStatus>,
+    pub(super) status: ordered_watch::OrderedReceiver<WaiterStatus>,
 }
 
 /// How far a waiter has come.
@@ -124,7 +124,7 @@ impl WaiterHandle {
     }
 
     /// Its status, now and whenever that changes.
-    pub(crate) fn changes(&self) -> news::Receiver<WaiterStatus> {
+    pub(crate) fn changes(&self) -> ordered_watch::OrderedReceiver<WaiterStatus> {
         self.status.clone()
     }
 
@@ -138,7 +138,7 @@ impl WaiterHandle {
         self.wait_for(|status| matches!(status, WaiterStatus::Ended(_))).await
     }
 
-    /// Who holds its queue, read now: one key, with its value. None if the store does not reply, or the record is unreadable.
+    /// The first holder of its queue, read now: one key, with its value. None if the store does not reply, or the record is unreadable.
     pub(crate) async fn first_holder(&self) -> Option<Identity> {
         let QueueShared { store, requests, .. } = &*self.shared;
         let own = self.stored().map(|(key, _)| key);
@@ -210,10 +210,10 @@ impl Drop for WaiterHandle {
 
 /// A waiter, as its driver sees it.
 pub(super) struct LocalWaiter {
-    pub(super) status: news::Sender<WaiterStatus>,
+    pub(super) status: ordered_watch::OrderedSender<WaiterStatus>,
     /// What its enter puts.
     pub(super) value: Bytes,
-    pub(super) loan: LeaseHandle,
+    pub(super) lease_handle: LeaseHandle,
     /// The validity of its hold, once it holds.
     pub(super) validity: Validity,
     /// The preferred candidates when its key was seen to be the first.
@@ -224,17 +224,17 @@ pub(super) struct LocalWaiter {
 
 impl LocalWaiter {
     pub(super) fn new(
-        status: news::Sender<WaiterStatus>,
+        status: ordered_watch::OrderedSender<WaiterStatus>,
         value: Bytes,
-        loan: LeaseHandle,
+        lease_handle: LeaseHandle,
         validity: Validity,
     ) -> LocalWaiter {
-        LocalWaiter { status, value, loan, validity, priority_waiters: None, changed: None }
+        LocalWaiter { status, value, lease_handle, validity, priority_waiters: None, changed: None }
     }
 
     /// The lease of its key.
     pub(super) fn lease(&self) -> LeaseId {
-        self.loan.lease()
+        self.lease_handle.lease()
     }
 
     /// Its status when its hold begins.
@@ -275,7 +275,7 @@ impl LocalWaiter {
 pub(super) struct Wakeups(Vec<Wakeup>);
 
 enum Wakeup {
-    Changed(news::Bell<WaiterStatus>),
+    Changed(ordered_watch::PendingWake<WaiterStatus>),
     /// The drop of its sender wakes the caller.
     Ended(Box<LocalWaiter>),
 }
@@ -283,13 +283,13 @@ enum Wakeup {
 impl Wakeups {
     /// The status of a waiter changes; its caller is woken later.
     pub(super) fn change(&mut self, waiter: &LocalWaiter, status: WaiterStatus) {
-        self.0.push(Wakeup::Changed(waiter.status.change_quietly(status)));
+        self.0.push(Wakeup::Changed(waiter.status.replace_quietly(status)));
     }
 
     /// A waiter has ended; its caller is woken later.
     pub(super) fn end(&mut self, waiter: Box<LocalWaiter>, end: WaiterEnd) {
         waiter.validity.end_quietly(end.loss_reason());
-        waiter.status.change_quietly(WaiterStatus::Ended(end));
+        waiter.status.replace_quietly(WaiterStatus::Ended(end));
         self.0.push(Wakeup::Ended(waiter));
     }
 
@@ -297,7 +297,7 @@ impl Wakeups {
     pub(super) fn wake(&mut self) {
         for wakeup in self.0.drain(..) {
             match wakeup {
-                Wakeup::Changed(bell) => bell.ring(),
+                Wakeup::Changed(pending) => pending.wake(),
                 Wakeup::Ended(waiter) => {
                     waiter.validity.notify_ended();
                     drop(waiter);

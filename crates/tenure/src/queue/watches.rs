@@ -1,6 +1,6 @@
 //! The keys that a queue driver watches: its own keys, the keys before them, and whole queues where several waiters hold at once.
 //!
-//! The driver's task polls all watches itself: no other task stands between a watch and the machine.
+//! The driver's task polls all watches itself: no relay task is between a watch and the machine.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -284,7 +284,7 @@ struct WatchedKey {
 }
 
 impl OwnKeyWatches {
-    /// These keys are to be watched from now on, and no others. Returns those whose watch ends.
+    /// These keys are to be watched from now on, and no others. Returns those that are not watched any more.
     pub(super) fn set(
         &mut self,
         wanted: impl Iterator<Item = (QueueKey, Option<Token>)> + Clone,
@@ -302,7 +302,7 @@ impl OwnKeyWatches {
         former.into_values().filter(|watched| watched.is_watched).map(|watched| watched.key).collect()
     }
 
-    /// A key whose watch begins now, and its create revision.
+    /// A key that is to be watched now, and its create revision.
     pub(super) fn next_due(&mut self, now: Moment) -> Option<(QueueKey, Option<Token>)> {
         let due = self.keys.iter_mut().find(|watched| !watched.is_watched && watched.at <= now)?;
         due.is_watched = true;

@@ -6,15 +6,15 @@ use tenure_core::id::InstanceId;
 use tenure_core::rendezvous;
 
 use super::{Instance, InstanceView};
-use crate::dice;
+use crate::rng;
 
-/// Picks instances of a service from the last picture known, without asking the store.
+/// Picks instances of a service from the last known snapshot, without a request.
 ///
-/// Each way of picking is none if nobody is there, or if no picture has come yet ([`PresenceView::ready`](crate::presence::PresenceView::ready)).
+/// Each method returns none if no instance is registered, or if no snapshot has arrived yet ([`PresenceView::ready`](crate::presence::PresenceView::ready)).
 #[derive(Debug)]
 pub struct Picker {
     view: InstanceView,
-    /// Whose turn it was last.
+    /// The instance that was picked last.
     last: Mutex<Option<InstanceId>>,
 }
 
@@ -24,18 +24,18 @@ impl Picker {
         Picker { view, last: Mutex::new(None) }
     }
 
-    /// What is picked from.
+    /// The view that it picks from.
     pub fn view(&self) -> &InstanceView {
         &self.view
     }
 
-    /// Anybody, all as likely.
+    /// A random instance, all with the same probability.
     pub fn random(&self) -> Option<Arc<Instance>> {
-        // Without dice the first one is as good as any.
-        self.pick_by(dice::try_bytes().map_or(0, u64::from_le_bytes))
+        // Without random numbers the first instance is as good as any.
+        self.pick_by(rng::try_bytes().map_or(0, u64::from_le_bytes))
     }
 
-    /// The same instance for the same number while nobody comes or goes: for those who bring their own dice.
+    /// The same instance for the same number while no instance joins or leaves: for callers with their own random numbers.
     pub fn pick_by(&self, number: u64) -> Option<Arc<Instance>> {
         let instances = self.view.snapshot()?;
         let len = u64::try_from(instances.len()).ok().filter(|len| *len > 0)?;
@@ -44,7 +44,7 @@ impl Picker {
         instances.members().get(usize::try_from(at).ok()?).cloned()
     }
 
-    /// One after another, in the order of their ids. Who comes or goes takes nobody else's turn.
+    /// One after another, in the order of their ids. An instance that joins or leaves does not make another one skip its turn.
     pub fn round_robin(&self) -> Option<Arc<Instance>> {
         let instances = self.view.snapshot()?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,11 +53,11 @@ impl Picker {
         Some(next)
     }
 
-    /// The same instance for the same key, in every process, whoever asks first. When one goes, only its own keys move.
+    /// The same instance for the same key, in every process. When an instance leaves, only its own keys move.
     pub fn for_key(&self, key: impl AsRef<[u8]>) -> Option<Arc<Instance>> {
         let instances = self.view.snapshot()?;
         let candidates = instances.members().iter().map(WeightedInstance);
-        rendezvous::pick(key.as_ref(), candidates).map(|meant| meant.0.clone())
+        rendezvous::pick(key.as_ref(), candidates).map(|picked| picked.0.clone())
     }
 }
 

@@ -11,24 +11,24 @@ use tenure_core::time::Moment;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::own_key_watch::{OwnKeyChange, OwnKeyWatches};
+use super::own_key_watch::{OwnKeyChange, SessionKeyWatches};
 use super::shared::{SessionInner, SessionShared};
 use super::{SessionState, metrics, requests};
-use crate::dice;
 use crate::driver::{self, Drive, DriverEvent, NextStep};
 use crate::error::CloseError;
+use crate::rng;
 use crate::store::{Grant, LeaseId, Renewal, Revision, Store, StoreError};
 
-/// How long closing tries to delete keys and revoke leases; what it cannot reach then ends by itself.
+/// How long closing retries to delete keys and revoke leases. Those that remain then expire.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often at most the return of the store ends all backoffs. An engine may report that it is back while requests still fail; without this
 /// the session would then send requests as fast as it can.
 const BACK_EVERY: Duration = Duration::from_millis(250);
 
-/// How long keys may wait to be watched while others are still being put. Watched from the start, ten thousand keys would come back as
-/// ten thousand events while they are registered; what happens to them before they are watched is in the watch's first listing.
-const FOLLOW_WITHIN: Duration = Duration::from_millis(500);
+/// How long keys may be unwatched while others are still being put. Watched from the start, ten thousand keys would return as ten thousand
+/// events while they are registered. Changes before the watch are in its first listing.
+const WATCH_WITHIN: Duration = Duration::from_millis(500);
 
 /// The reply to a request.
 pub(super) enum SessionReply {
@@ -45,18 +45,18 @@ pub(super) enum SessionReply {
     Revoked(LeaseId, RequestId, Result<Revision, StoreError>),
 }
 
-/// What happens outside.
+/// An event outside of the machine.
 enum SessionInput {
     CloseIsLate,
     StoreLost(StoreError),
     StoreBack,
-    Seen(Vec<OwnKeyChange>),
+    KeysChanged(Vec<OwnKeyChange>),
 }
 
 /// The driver's task.
 struct SessionTask {
     shared: Arc<SessionShared>,
-    own_keys: OwnKeyWatches,
+    own_keys: SessionKeyWatches,
     back: StoreBack,
     /// Completes once at most, and is not polled again: a session ends with its store.
     lost: Pin<Box<dyn Future<Output = StoreError> + Send>>,
@@ -67,11 +67,11 @@ struct SessionTask {
     is_late: bool,
 }
 
-/// Runs until the session is closed and its leases are revoked, or left to end.
+/// Runs until the session is closed and its leases are revoked, or left to expire.
 pub(super) async fn drive(shared: Arc<SessionShared>) {
     let store = shared.store.clone();
     let mut task = SessionTask {
-        own_keys: OwnKeyWatches::new(store.clone()),
+        own_keys: SessionKeyWatches::new(store.clone()),
         back: StoreBack::new(store.clone()),
         lost: Box::pin(async move { store.lost().await }),
         is_lost: false,
@@ -102,8 +102,8 @@ impl Drive for SessionTask {
         for action in step.actions {
             shared.inbox.send(perform(shared.clone(), action));
         }
-        if step.may_follow {
-            shared.follow(&mut self.own_keys);
+        if step.may_watch {
+            shared.update_watches(&mut self.own_keys);
         }
         if step.is_over {
             return NextStep::End;
@@ -127,7 +127,7 @@ impl Drive for SessionTask {
                 () = back.next(), if *is_waiting => SessionInput::StoreBack,
             }
         };
-        (rare, async move { SessionInput::Seen(own_keys.next().await) })
+        (rare, async move { SessionInput::KeysChanged(own_keys.next().await) })
     }
 
     fn handle(&mut self, event: DriverEvent<SessionInput, SessionReply>) {
@@ -146,8 +146,8 @@ impl Drive for SessionTask {
                 inner.note(Some(&error), now);
             }
             SessionInput::StoreBack => inner.machine.handle_store_reachable(now),
-            SessionInput::Seen(sightings) => {
-                sightings.into_iter().for_each(|sighting| inner.see(sighting, now))
+            SessionInput::KeysChanged(changes) => {
+                changes.into_iter().for_each(|change| inner.handle_key_change(change, now));
             }
         }
     }
@@ -190,7 +190,7 @@ async fn perform(shared: Arc<SessionShared>, action: SessionOutput) -> SessionRe
     let store = &shared.store;
     match action {
         SessionOutput::Grant { slot, epoch, ttl } => {
-            // This process chooses the id, so that a lease whose grant was not answered can be revoked.
+            // This process chooses the id, so that it can revoke a lease when the reply to the grant is lost.
             let (id, answer) = match random_id() {
                 Ok(id) => (id, store.grant(ttl, Some(id)).await),
                 Err(error) => (LeaseId::from_random([0; 8]), Err(error)),
@@ -214,21 +214,21 @@ async fn perform(shared: Arc<SessionShared>, action: SessionOutput) -> SessionRe
 }
 
 fn random_id() -> Result<LeaseId, StoreError> {
-    dice::try_bytes().map(LeaseId::from_random)
+    rng::try_bytes().map(LeaseId::from_random)
 }
 
-/// What the machine wants next.
+/// The result of one step.
 struct SessionStep {
     actions: Vec<SessionOutput>,
     wake: Option<Moment>,
-    /// Something waits for the store to come back.
+    /// Whether a request waits until the store is reachable.
     is_waiting: bool,
     is_closing: bool,
-    /// The watching of keys may begin and end.
-    may_follow: bool,
-    /// A lease was lost.
+    /// Whether watches of keys may begin and end.
+    may_watch: bool,
+    /// Whether a lease was lost.
     has_lost: bool,
-    /// Everything is tidied up, or nothing ever can be.
+    /// Whether all leases are revoked, or the store failed for good.
     is_over: bool,
 }
 
@@ -243,13 +243,13 @@ impl SessionShared {
         while let Some(notice) = inner.machine.poll_event() {
             is_over |= matches!(notice, SessionEvent::Closed);
             has_lost |= matches!(notice, SessionEvent::Lost { .. });
-            self.tell(&mut inner, notice);
+            self.publish(&mut inner, notice);
         }
-        let may_follow = inner.may_follow(now);
+        let may_watch = inner.may_watch(now);
         let step = SessionStep {
             actions: std::iter::from_fn(|| inner.machine.poll_output()).collect(),
-            wake: inner.machine.next_wake().into_iter().chain(inner.follow_by).min(),
-            may_follow,
+            wake: inner.machine.next_wake().into_iter().chain(inner.watch_by).min(),
+            may_watch,
             is_waiting: inner.machine.is_waiting(),
             is_closing: inner.is_closing,
             has_lost,
@@ -258,15 +258,16 @@ impl SessionShared {
         let keys = inner.machine.keys().len();
         inner.gauge.set(keys);
         let state = inner.describe(now);
-        self.settled
-            .send_if_modified(|settled| std::mem::replace(settled, inner.machine.is_settled()) != *settled);
+        self.is_synced.send_if_modified(|is_synced| {
+            std::mem::replace(is_synced, inner.machine.is_settled()) != *is_synced
+        });
         drop(inner);
         self.state.send_if_modified(|before| {
-            let is_news = before.is_other(&state);
-            if is_news {
+            let is_new = before.is_other(&state);
+            if is_new {
                 *before = state;
             }
-            is_news
+            is_new
         });
         step
     }
@@ -274,7 +275,7 @@ impl SessionShared {
     fn handle_reply(&self, reply: SessionReply) {
         let mut inner = self.lock();
         let now = self.clock.now();
-        let jitter = dice::throw();
+        let jitter = rng::jitter();
         match reply {
             SessionReply::Granted { slot, epoch, id, ttl, answer } => {
                 metrics::granted(&answer);
@@ -290,7 +291,7 @@ impl SessionShared {
                 inner.machine.handle_renewed(slot, epoch, &answer, jitter, now);
             }
             SessionReply::Put(slot, epoch, put) => {
-                // Who may not write one key may still write others.
+                // Access to one key may be denied while others are accepted: such an error is no outage.
                 inner.note(put.error.filter(|error| !matches!(error, StoreError::Denied(_))).as_ref(), now);
                 inner.machine.handle_put(slot, epoch, put.outcomes, put.lease, jitter, now);
             }
@@ -310,10 +311,10 @@ impl SessionShared {
         }
     }
 
-    /// Begins and ends the watching of keys.
-    fn follow(&self, own_keys: &mut OwnKeyWatches) {
+    /// Begins and ends watches of keys.
+    fn update_watches(&self, own_keys: &mut SessionKeyWatches) {
         let mut inner = self.lock();
-        for key in std::mem::take(&mut inner.follow) {
+        for key in std::mem::take(&mut inner.unwatched) {
             match inner.machine.registration(&key) {
                 Some(_) => own_keys.add(&key),
                 None => own_keys.remove(&key),
@@ -321,7 +322,7 @@ impl SessionShared {
         }
     }
 
-    /// The driver has ended: reports what is left, and ends what others still hold.
+    /// The driver has ended: reports which leases remain, and ends the validity of their users.
     fn end(&self) {
         let mut inner = self.lock();
         let unreleased = inner.machine.unreleased(self.clock.now());
@@ -338,30 +339,30 @@ impl SessionShared {
             _ => Err(CloseError::StillHeld { holds, leases: unreleased.users, ttl }),
         };
         let why = inner.fatal.clone();
-        self.farewell(&mut inner, &report);
+        self.end_lease_users(&mut inner, &report);
         drop(inner);
-        self.settled.send_replace(true);
+        self.is_synced.send_replace(true);
         self.state.send_replace(SessionState::Closed { why });
         self.ended.send_replace(Some(report));
     }
 }
 
 impl SessionInner {
-    /// Whether the watching of keys may follow what is wanted: once everything is stored, or has taken long enough.
-    fn may_follow(&mut self, now: Moment) -> bool {
-        if self.follow.is_empty() {
+    /// Whether the watches may be updated: once all keys are stored, or that has taken long enough.
+    fn may_watch(&mut self, now: Moment) -> bool {
+        if self.unwatched.is_empty() {
             return false;
         }
-        let by = *self.follow_by.get_or_insert(now + FOLLOW_WITHIN);
-        let may_follow = now >= by || self.machine.is_settled();
-        if may_follow {
-            self.follow_by = None;
+        let by = *self.watch_by.get_or_insert(now + WATCH_WITHIN);
+        let may_watch = now >= by || self.machine.is_settled();
+        if may_watch {
+            self.watch_by = None;
         }
-        may_follow
+        may_watch
     }
 
-    fn see(&mut self, sighting: OwnKeyChange, now: Moment) {
-        match sighting {
+    fn handle_key_change(&mut self, change: OwnKeyChange, now: Moment) {
+        match change {
             OwnKeyChange::Put { key, value, lease, revision } => {
                 self.machine.handle_key_put(&key, &value, lease, revision, now);
             }
@@ -374,7 +375,7 @@ impl SessionInner {
                     self.machine.handle_key_deleted(&key, revision, now);
                 }
             }
-            OwnKeyChange::Blind(error) => self.note(Some(&error), now),
+            OwnKeyChange::Failed(error) => self.note(Some(&error), now),
         }
     }
 }

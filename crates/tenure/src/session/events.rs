@@ -1,4 +1,4 @@
-//! Passing on what a session's machine says: to those who wait, to those who listen, to the log.
+//! Publishes the events of a session's machine: to waiting callers, event receivers, metrics and the log.
 
 use std::sync::Weak;
 
@@ -11,12 +11,12 @@ use crate::error::CloseError;
 use crate::hold::LossReason;
 
 impl SessionShared {
-    pub(super) fn tell(&self, inner: &mut SessionInner, notice: SessionEvent) {
+    pub(super) fn publish(&self, inner: &mut SessionInner, notice: SessionEvent) {
         let event = match notice {
             SessionEvent::Registered { key, registration: id, lease, revision, ttl } => {
                 let registration = RegisteredKey { key, lease, revision, ttl };
                 if let Some(waiter) = inner.waiters.remove(&id) {
-                    // One who does not wait any more has dropped the other end.
+                    // A caller that waits no longer has dropped the receiver.
                     let _ = waiter.send(Ok(registration.clone()));
                 }
                 KeyEvent::Registered(registration)
@@ -28,31 +28,31 @@ impl SessionShared {
                 if let Some(waiter) = inner.waiters.remove(&registration) {
                     let _ = waiter.send(Err(error));
                 }
-                inner.follow.insert(key.clone());
+                inner.unwatched.insert(key.clone());
                 KeyEvent::Refused(key)
             }
             SessionEvent::Taken { key } => KeyEvent::Taken(key),
             SessionEvent::Missing { key } => KeyEvent::Missing(key),
             SessionEvent::Unregistered { key } => KeyEvent::Unregistered(key),
-            SessionEvent::LeaseReady(lent) => {
-                if let Some(borrower) = inner.borrowers.remove(&lent.user) {
-                    let cell = inner.begin_loan(&lent);
-                    // One who does not wait any more gives the loan back.
-                    let _ = borrower.send(Ok((lent, cell)));
+            SessionEvent::LeaseReady(info) => {
+                if let Some(waiter) = inner.lease_waiters.remove(&info.user) {
+                    let cell = inner.add_lease_user(&info);
+                    // A caller that waits no longer releases the lease when it drops its request.
+                    let _ = waiter.send(Ok((info, cell)));
                 }
                 return;
             }
-            SessionEvent::ReleaseRequested { user: loan } => {
-                if let Some((_, cell)) = inner.loans.get(&loan) {
+            SessionEvent::ReleaseRequested { user } => {
+                if let Some((_, cell)) = inner.lease_users.get(&user) {
                     cell.end(LossReason::Closed);
                 }
                 return;
             }
-            SessionEvent::Lost { lease, why, users: loans } => {
+            SessionEvent::Lost { lease, why, users } => {
                 metrics::lost(why);
-                warn!(%lease, %why, keys = inner.machine.keys().len(), loans = loans.len(), "lease lost");
-                for loan in loans {
-                    if let Some((_, cell)) = inner.loans.get(&loan) {
+                warn!(%lease, %why, keys = inner.machine.keys().len(), lease_handles = users.len(), "lease lost");
+                for user in users {
+                    if let Some((_, cell)) = inner.lease_users.get(&user) {
                         cell.end(why);
                     }
                 }
@@ -77,9 +77,9 @@ impl SessionShared {
                 let error = inner.last_error.as_ref().map(|(_, error)| tracing::field::display(error));
                 let lease = lease.as_ref().map(tracing::field::display);
                 if is_worth_logging {
-                    warn!(lease, keys, attempt, ?next, ?what, error, "the store fails, trying again");
+                    warn!(lease, keys, attempt, ?next, ?what, error, "store request failed");
                 } else {
-                    debug!(lease, keys, attempt, ?next, ?what, error, "the store fails, trying again");
+                    debug!(lease, keys, attempt, ?next, ?what, error, "store request failed");
                 }
                 return;
             }
@@ -93,18 +93,18 @@ impl SessionShared {
             }
             SessionEvent::Closed => return,
         };
-        // Nobody has to listen.
+        // There may be no receiver.
         let _ = self.events.send(event);
     }
 
-    /// Ends what is still lent, and says what is left in the store.
-    pub(super) fn farewell(&self, inner: &mut SessionInner, report: &Result<(), CloseError>) {
-        for (_, cell) in std::mem::take(&mut inner.loans).into_values() {
+    /// Ends the validity of all lease users, and logs why leases remain in the store.
+    pub(super) fn end_lease_users(&self, inner: &mut SessionInner, report: &Result<(), CloseError>) {
+        for (_, cell) in std::mem::take(&mut inner.lease_users).into_values() {
             cell.end(LossReason::Closed);
         }
         inner.gauge.set(0);
         if let Some(why) = &inner.fatal {
-            warn!(%why, "session ended by its store");
+            warn!(error = %why, "session closed by its store");
         }
         if let Err(error) = report {
             warn!(%error, "session leases not revoked");
@@ -113,7 +113,7 @@ impl SessionShared {
 }
 
 impl SessionState {
-    /// Whether somebody who waits for changes has to be told.
+    /// Whether a receiver of states must be notified.
     pub(super) fn is_other(&self, next: &SessionState) -> bool {
         match (self, next) {
             (SessionState::Idle, SessionState::Idle) => false,

@@ -1,7 +1,7 @@
-//! Lending a session's lease to those who put keys under it themselves: locks, elections, claims.
+//! Leases of a session for callers that put keys under them: locks, elections, claims.
 //!
-//! The validity of a loan is judged by the last renewal that the session noted and the clock; so it ends on time even when the session's task, or
-//! a call to the store, hangs.
+//! The validity of a lease depends on the last acknowledged renewal and the clock. So it ends in time, although the session's task or a request
+//! hangs.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -19,13 +19,13 @@ use super::shared::SessionShared;
 use crate::clock::Clock;
 use crate::error::{ErrorClass, classified};
 use crate::hold::{LeaseCell, LossReason, Subject, Validity};
-use crate::news::Liveness;
+use crate::ordered_watch::Liveness;
 use crate::store::{InvalidRequest, LeaseId, StoreError};
 
-/// How long `lend` waits for a lease unless told otherwise; as long as `register` does.
+/// How long a request waits for a lease by default; as long as a registration does.
 const LEASE_WITHIN: Duration = Duration::from_secs(10);
 
-/// A lease of a session's, for keys that its holder puts itself. Cheap to clone; all clones are one loan.
+/// A lease of a session, for keys that the caller puts itself. Cheap to clone; all clones are one handle.
 ///
 /// ```
 /// use tenure::session::Session;
@@ -35,27 +35,27 @@ const LEASE_WITHIN: Duration = Duration::from_secs(10);
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = Store::memory();
 /// let session = Session::open(store.clone())?;
-/// let loan = session.lease().await?;
-/// store.put_leased("/shop/locks/till/1", "web-1", loan.lease()).await?;
-/// assert!(loan.is_valid());
+/// let lease = session.lease().await?;
+/// store.put_leased("/shop/locks/till/1", "web-1", lease.lease()).await?;
+/// assert!(lease.is_valid());
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// # Guarantees
 ///
-/// * It is bound to one lease. When that lease is lost the loan is over for good, whatever the session does next.
-/// * [`Validity::is_valid`] turns false before the store can end the lease by itself, and never true again.
+/// * It is bound to one lease. When that lease is lost, the handle is invalid for ever, whatever the session does next.
+/// * [`Validity::is_valid`] becomes false before the store can expire the lease, and never true again.
 /// * The lease is renewed, and not revoked, until the last clone is dropped or the lease is lost.
 ///
 /// # Not guaranteed
 ///
-/// * That a lease revoked by hand is foreseen: it is seen at the next renewal, or when somebody says so with [`LeaseHandle::report_gone`].
+/// * That it foresees that an operator revokes the lease: that is noticed at the next renewal, or when a request that needs the lease fails.
 ///
 /// # Cancellation
 ///
-/// Dropping the future of `lend` gives back what it was waiting for. Dropping the last clone gives the lease back and never blocks;
-/// what was put under it should be deleted before, because the lease may live on for others.
+/// Dropping the future of a request cancels it. Dropping the last clone releases the lease and never blocks. Delete the keys before: the lease
+/// may stay alive for other users.
 #[derive(Clone)]
 pub struct LeaseHandle {
     inner: Arc<LeaseHandleInner>,
@@ -63,12 +63,12 @@ pub struct LeaseHandle {
 
 struct LeaseHandleInner {
     shared: Arc<SessionShared>,
-    lent: LeaseInfo,
+    info: LeaseInfo,
     validity: Validity,
 }
 
 impl LeaseHandle {
-    /// A hold on this lease lasted when the session was closed.
+    /// A hold on this lease was not released when the session was closed.
     pub(crate) fn report_unreleased(&self, name: String, owner: Liveness) {
         let mut inner = self.inner.shared.lock();
         inner.unreleased.push((name, owner));
@@ -79,25 +79,25 @@ impl LeaseHandle {
 impl Drop for LeaseHandleInner {
     fn drop(&mut self) {
         self.validity.end(LossReason::Released);
-        self.shared.give_back(self.lent.user);
+        self.shared.release_lease(self.info.user);
     }
 }
 
 impl LeaseHandle {
-    fn new(shared: Arc<SessionShared>, lent: LeaseInfo, cell: Arc<LeaseCell>) -> LeaseHandle {
-        let subject = Subject { kind: "lease", name: lent.lease.to_string().into() };
-        let validity = Validity::new(subject, cell, shared.clock.clone(), lent.ttl);
-        LeaseHandle { inner: Arc::new(LeaseHandleInner { shared, lent, validity }) }
+    fn new(shared: Arc<SessionShared>, info: LeaseInfo, cell: Arc<LeaseCell>) -> LeaseHandle {
+        let subject = Subject { kind: "lease", name: info.lease.to_string().into() };
+        let validity = Validity::new(subject, cell, shared.clock.clone(), info.ttl);
+        LeaseHandle { inner: Arc::new(LeaseHandleInner { shared, info, validity }) }
     }
 
     /// The lease.
     pub fn lease(&self) -> LeaseId {
-        self.inner.lent.lease
+        self.inner.info.lease
     }
 
     /// Which incarnation of the session the lease belongs to.
     pub fn incarnation(&self) -> u64 {
-        self.inner.lent.incarnation
+        self.inner.info.incarnation
     }
 
     /// The clock that validity is counted on.
@@ -105,13 +105,13 @@ impl LeaseHandle {
         &self.inner.shared.clock
     }
 
-    /// The validity of a right whose key is put under this lease.
+    /// The validity of a hold with its key under this lease.
     pub(crate) fn validity_of(&self, subject: Subject) -> Validity {
         self.of_same_lease(subject)
     }
 
-    /// Tells the session that the store does not know the lease any more, so that it need not find out by itself.
-    pub fn report_gone(&self) {
+    /// The store has reported that the lease does not exist: the session need not find that out by a renewal.
+    pub fn lease_not_found(&self) {
         let shared = &self.inner.shared;
         shared.lock().machine.handle_lease_not_found(self.lease(), shared.clock.now());
         self.cell().end(LossReason::Revoked);
@@ -133,18 +133,18 @@ impl fmt::Debug for LeaseHandle {
     }
 }
 
-/// Why no lease is lent.
+/// Why no lease was granted.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum LeaseError {
-    /// No lease could be had in time. Nothing is waited for any more: ask again.
+    /// The store did not grant a lease in time. The request is cancelled.
     #[error("the store did not grant a lease within {after:?}")]
     Unavailable {
         /// How long the caller waited.
         after: Duration,
     },
-    /// The store can never be used again, and so the session was closed.
-    #[error("the store cannot be used any more")]
+    /// The store failed for good, so the session was closed.
+    #[error("the store failed for good")]
     Store(#[source] StoreError),
     /// The session was closed.
     #[error("the session is closed")]
@@ -180,11 +180,11 @@ pub enum InvalidTtl {
     Refused(InvalidRequest),
 }
 
-/// What a borrower is told.
+/// The result of a lease request.
 pub(super) type LeaseReply = Result<(LeaseInfo, Arc<LeaseCell>), LeaseError>;
 
-/// A loan that is about to be asked for.
-#[must_use = "nothing is lent before this is awaited"]
+/// A lease that is about to be requested. Awaiting it returns a [`LeaseHandle`].
+#[must_use = "nothing is requested before this is awaited"]
 pub struct LeaseRequest {
     shared: Arc<SessionShared>,
     ttl: Option<Duration>,
@@ -196,7 +196,7 @@ impl LeaseRequest {
         LeaseRequest { shared, ttl: None, timeout: LEASE_WITHIN }
     }
 
-    /// With a TTL of its own.
+    /// With this TTL; that of the session otherwise.
     pub fn ttl(mut self, ttl: Duration) -> LeaseRequest {
         self.ttl = Some(ttl);
         self
@@ -208,13 +208,13 @@ impl LeaseRequest {
         self
     }
 
-    async fn ask(self) -> Result<LeaseHandle, LeaseError> {
+    async fn send(self) -> Result<LeaseHandle, LeaseError> {
         let ttl = self.ttl.unwrap_or(self.shared.ttl);
         if let Err(StoreError::Invalid(invalid)) = self.shared.store.info().limits.grant_ttl(ttl) {
             return Err(InvalidTtl::Refused(invalid).into());
         }
-        let (tell, told) = oneshot::channel();
-        let waiting = {
+        let (sender, result) = oneshot::channel();
+        let pending = {
             let mut inner = self.shared.lock();
             if let Some(error) = &inner.fatal {
                 return Err(LeaseError::Store(error.clone()));
@@ -222,46 +222,46 @@ impl LeaseRequest {
             if inner.is_closing {
                 return Err(LeaseError::Closed);
             }
-            let loan =
+            let user =
                 inner.machine.request_lease(self.ttl, self.shared.clock.now()).map_err(InvalidTtl::from)?;
-            if let Some(lent) = inner.machine.lease_info(loan) {
-                let cell = inner.begin_loan(&lent);
+            if let Some(info) = inner.machine.lease_info(user) {
+                let cell = inner.add_lease_user(&info);
                 drop(inner);
-                return Ok(LeaseHandle::new(self.shared, lent, cell));
+                return Ok(LeaseHandle::new(self.shared, info, cell));
             }
-            inner.borrowers.insert(loan, tell);
-            self.shared.settled.send_replace(false);
-            PendingLease { shared: &self.shared, loan: Some(loan) }
+            inner.lease_waiters.insert(user, sender);
+            self.shared.is_synced.send_replace(false);
+            PendingLease { shared: &self.shared, user: Some(user) }
         };
         self.shared.inbox.notify();
-        let answer = match tokio::time::timeout(self.timeout, told).await {
-            Ok(Ok(answer)) => answer,
+        let reply = match tokio::time::timeout(self.timeout, result).await {
+            Ok(Ok(reply)) => reply,
             Ok(Err(_)) => Err(LeaseError::Closed),
             Err(_) => Err(LeaseError::Unavailable { after: self.timeout }),
         };
-        let (lent, cell) = answer?;
-        waiting.end();
-        Ok(LeaseHandle::new(self.shared, lent, cell))
+        let (info, cell) = reply?;
+        pending.end();
+        Ok(LeaseHandle::new(self.shared, info, cell))
     }
 }
 
-/// Gives back what is not waited for any more.
+/// Cancels a request that its caller dropped.
 struct PendingLease<'a> {
     shared: &'a SessionShared,
-    loan: Option<LeaseUserId>,
+    user: Option<LeaseUserId>,
 }
 
 impl PendingLease<'_> {
-    /// Whoever waited has it now.
+    /// The request has its lease.
     fn end(mut self) {
-        self.loan = None;
+        self.user = None;
     }
 }
 
 impl Drop for PendingLease<'_> {
     fn drop(&mut self) {
-        if let Some(loan) = self.loan {
-            self.shared.give_back(loan);
+        if let Some(user) = self.user {
+            self.shared.release_lease(user);
         }
     }
 }
@@ -271,7 +271,7 @@ impl IntoFuture for LeaseRequest {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.ask())
+        Box::pin(self.send())
     }
 }
 

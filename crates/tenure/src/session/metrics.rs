@@ -1,6 +1,6 @@
-//! What sessions count, through the `metrics` facade: every name, its unit and its meaning, in this one place.
+//! The metrics of sessions, through the `metrics` facade: each name, its unit and its meaning.
 //!
-//! The table in docs/leases.md says the same to those who read graphs.
+//! The table in docs/leases.md has the same content for readers of graphs.
 
 use std::sync::Once;
 use std::time::Duration;
@@ -18,10 +18,10 @@ const RECOVERIES: &str = "tenure_session_recoveries_total";
 const RETRIES: &str = "tenure_session_retries_total";
 const KEYS: &str = "tenure_registered_keys";
 
-/// Tells the recorder what the metrics of sessions mean. The first session does it too; call it yourself only if you install a recorder
-/// later than that.
+/// Describes the metrics of sessions to the recorder. The first session does it too; a program that installs a recorder later calls it
+/// again.
 pub fn describe_metrics() {
-    metrics::describe_counter!(GRANTS, Unit::Count, "Leases asked for, by result: ok or error.");
+    metrics::describe_counter!(GRANTS, Unit::Count, "Requests for leases, by result: ok or error.");
     metrics::describe_counter!(RENEWALS, Unit::Count, "Renewals of leases, by result: ok, gone or error.");
     metrics::describe_counter!(
         LOST,
@@ -36,9 +36,9 @@ pub fn describe_metrics() {
     metrics::describe_counter!(
         RECOVERIES,
         Unit::Count,
-        "Times that everything was back in its place after trouble."
+        "Times that all keys were stored again after an outage."
     );
-    metrics::describe_counter!(RETRIES, Unit::Count, "Failures after which a session tries again.");
+    metrics::describe_counter!(RETRIES, Unit::Count, "Failures after which a session retries.");
     metrics::describe_gauge!(KEYS, Unit::Count, "Keys that the sessions of this process keep registered.");
 }
 
@@ -92,18 +92,18 @@ pub(super) fn retried() {
     counter!(RETRIES).increment(1);
 }
 
-/// One session's part in the number of keys of the whole process.
+/// The share of one session in the number of keys of the process.
 #[derive(Default)]
 pub(super) struct KeyGauge {
-    told: u32,
+    reported: u32,
 }
 
 impl KeyGauge {
     pub(super) fn set(&mut self, keys: usize) {
         let keys = u32::try_from(keys).unwrap_or(u32::MAX);
-        if keys != self.told {
-            gauge!(KEYS).increment(f64::from(keys) - f64::from(self.told));
-            self.told = keys;
+        if keys != self.reported {
+            gauge!(KEYS).increment(f64::from(keys) - f64::from(self.reported));
+            self.reported = keys;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How a session is opened.
+//! The options of a session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{Session, SessionHandle, driver, metrics};
 use crate::clock::{BootClock, Clock};
 use crate::store::Store;
 
-/// How a session is opened.
+/// The options of a session that is about to be opened.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
     plan: SessionConfig,
@@ -27,35 +27,35 @@ impl Default for SessionOptions {
 }
 
 impl SessionOptions {
-    /// The TTL of keys that do not ask for another; 15 s.
+    /// The TTL of requests that do not choose another; 15 s.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> SessionOptions {
         self.plan.ttl = ttl;
         self
     }
 
-    /// How long to wait before asking for a new lease again; 1, 2, 4, 8 s with full jitter.
+    /// How long to wait before another request for a lease; 1, 2, 4, 8 s with full jitter.
     #[must_use]
     pub fn retry(mut self, retry: Backoff) -> SessionOptions {
         self.plan.retry = retry;
         self
     }
 
-    /// How many keys and loans share a lease; 1,000.
+    /// How many keys and lease handles share a lease; 1,000.
     #[must_use]
     pub fn keys_per_lease(mut self, keys: usize) -> SessionOptions {
         self.plan.keys_per_lease = keys.max(1);
         self
     }
 
-    /// Where the time comes from; the machine's boot clock. It must be the clock that the store's engine counts on.
+    /// The clock; the boot clock of the machine otherwise. It must be the clock that the store's engine counts on.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> SessionOptions {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Opens the session. Asks nothing of the store yet. Must be called inside a tokio runtime, on which its task runs.
+    /// Opens the session. Sends nothing yet. Must be called inside a tokio runtime, on which its task runs.
     pub fn open(self, store: Store) -> Result<Session, InvalidOptions> {
         self.plan.retry.check()?;
         let machine = Machine::new(self.plan)?;
@@ -70,10 +70,10 @@ impl SessionOptions {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum InvalidOptions {
-    /// One lost answer would end the lease.
+    /// One lost reply would expire the lease.
     #[error(transparent)]
     Ttl(#[from] TtlTooShort),
-    /// It would hammer the store.
+    /// Retries would overload the store.
     #[error(transparent)]
     Backoff(#[from] InvalidBackoff),
 }

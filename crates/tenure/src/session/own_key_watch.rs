@@ -1,7 +1,7 @@
-//! Watching the session's own keys, so that a revoked lease or a deleted key is seen at once and not at the next renewal.
+//! Watches of the session's own keys, so that a revoked lease or a deleted key is noticed immediately and not at the next renewal.
 //!
-//! A few keys under one parent are watched one by one; many are watched through their parent, because ten thousand watches would all have
-//! to be asked for again whenever a connection breaks.
+//! A few keys under one parent are watched one by one. Many are watched through their parent, because each of ten thousand watches would
+//! have to be opened again whenever a connection breaks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,60 +15,60 @@ use tracing::{debug, warn};
 use crate::feed::{Feed, FeedItem};
 use crate::store::{LeaseId, Revision, Selection, Store, StoreError};
 
-/// From how many keys on a parent is watched as a whole. Halved, a node listens to all its neighbours sooner; doubled, a session
-/// has more watches to ask for again.
-const CROWD: usize = 16;
+/// With more keys than this under one parent, the parent is watched. Halved, a session receives the changes of neighbouring keys sooner; doubled,
+/// it has more watches to open again.
+const KEY_WATCHES_MAX: usize = 16;
 
-/// How many sightings may wait; feeds wait when the session is busy.
-const SIGHTINGS_LEN: usize = 256;
+/// How many changes may wait; feeds wait when the session is busy.
+const CHANGES_LEN: usize = 256;
 
-/// How long to rest before a watch that ended is opened again. A feed rests by itself while the store is away; this is for an end that it
-/// did not expect, which must not become a loop.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How long to wait before a watch that ended is opened again. A feed backs off by itself while the store is unreachable. This is for an
+/// unexpected end, which must not become a busy loop.
+const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
-/// What was seen of a key.
+/// A change of an own key.
 pub(super) enum OwnKeyChange {
     /// It was put, under this lease.
     Put { key: Bytes, value: Bytes, lease: Option<LeaseId>, revision: Revision },
     /// It was deleted.
     Deleted { key: Bytes, revision: Revision },
-    /// At this revision exactly these keys of the selection were there; told once, when a watch begins.
+    /// At this revision exactly these keys of the selection were stored. Reported once, when a watch begins.
     Listed { select: Selection, present: BTreeSet<Bytes>, revision: Revision },
-    /// Nothing can be seen through this store any more.
-    Blind(StoreError),
+    /// No watch of this store works any more.
+    Failed(StoreError),
 }
 
-/// What a watch says.
+/// A message of a watch task.
 enum WatchMessage {
-    Saw(OwnKeyChange),
-    /// Its last word.
+    Changed(OwnKeyChange),
+    /// The last message of the task.
     Ended {
         select: Selection,
         error: Option<StoreError>,
     },
 }
 
-/// The watches of a session's own keys; dropping it ends them.
-pub(super) struct OwnKeyWatches {
+/// The watches of the own keys of a session. Dropping it ends them.
+pub(super) struct SessionKeyWatches {
     store: Store,
     parents: BTreeMap<Bytes, Parent>,
     tasks: JoinSet<()>,
     sender: mpsc::Sender<WatchMessage>,
-    said: mpsc::Receiver<WatchMessage>,
+    messages: mpsc::Receiver<WatchMessage>,
 }
 
 #[derive(Default)]
 struct Parent {
     keys: BTreeMap<Bytes, Option<AbortHandle>>,
     whole: Option<AbortHandle>,
-    /// We may read our own keys and not their neighbours.
+    /// Whether this process may read its own keys and not their neighbours.
     is_private: bool,
 }
 
-impl OwnKeyWatches {
-    pub(super) fn new(store: Store) -> OwnKeyWatches {
-        let (sender, said) = mpsc::channel(SIGHTINGS_LEN);
-        OwnKeyWatches { store, parents: BTreeMap::new(), tasks: JoinSet::new(), sender, said }
+impl SessionKeyWatches {
+    pub(super) fn new(store: Store) -> SessionKeyWatches {
+        let (sender, messages) = mpsc::channel(CHANGES_LEN);
+        SessionKeyWatches { store, parents: BTreeMap::new(), tasks: JoinSet::new(), sender, messages }
     }
 
     /// Watches a key from now on.
@@ -82,7 +82,7 @@ impl OwnKeyWatches {
         if parent.whole.is_some() {
             return;
         }
-        if parent.keys.len() > CROWD && !name.is_empty() && !parent.is_private {
+        if parent.keys.len() > KEY_WATCHES_MAX && !name.is_empty() && !parent.is_private {
             parent.keys.values_mut().filter_map(Option::take).for_each(|watch| watch.abort());
             self.open(Selection::Prefix(name), Duration::ZERO);
         } else {
@@ -90,7 +90,7 @@ impl OwnKeyWatches {
         }
     }
 
-    /// Does not watch a key any more.
+    /// Ends the watch of a key.
     pub(super) fn remove(&mut self, key: &Bytes) {
         let name = parent_of(key);
         let Some(parent) = self.parents.get_mut(&name) else { return };
@@ -105,33 +105,33 @@ impl OwnKeyWatches {
         }
     }
 
-    /// The next sightings, at least one. Never ends: a watch that ended is opened again, or has said why that is of no use.
+    /// The next changes, at least one. Never ends: a watch that ended is opened again, unless that cannot succeed.
     pub(super) async fn next(&mut self) -> Vec<OwnKeyChange> {
         loop {
-            let mut said = Vec::new();
+            let mut received = Vec::new();
             tokio::select! {
                 biased;
-                // A sender is kept beside the receiver, so there is always something to come.
-                _ = self.said.recv_many(&mut said, SIGHTINGS_LEN) => {}
+                // `self` keeps a sender, so the channel never closes.
+                _ = self.messages.recv_many(&mut received, CHANGES_LEN) => {}
                 Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
             }
-            let mut sightings = Vec::with_capacity(said.len());
-            for said in said {
-                match said {
-                    WatchMessage::Saw(sighting) => sightings.push(sighting),
-                    WatchMessage::Ended { select, error } => sightings.extend(self.on_end(select, error)),
+            let mut changes = Vec::with_capacity(received.len());
+            for message in received {
+                match message {
+                    WatchMessage::Changed(change) => changes.push(change),
+                    WatchMessage::Ended { select, error } => changes.extend(self.on_end(select, error)),
                 }
             }
-            if !sightings.is_empty() {
-                return sightings;
+            if !changes.is_empty() {
+                return changes;
             }
         }
     }
 
-    /// A watch ended for good.
+    /// A watch ended.
     fn on_end(&mut self, select: Selection, error: Option<StoreError>) -> Option<OwnKeyChange> {
         match (error, select) {
-            // Who may read each key need not be allowed to read what is beside it.
+            // A user that may read each own key need not have access to its neighbours: watch the keys one by one.
             (Some(StoreError::Denied(_)), Selection::Prefix(name)) => {
                 let parent = self.parents.get_mut(&name)?;
                 parent.whole = None;
@@ -141,34 +141,34 @@ impl OwnKeyWatches {
                 None
             }
             (Some(error @ StoreError::Denied(_)), select) => {
-                warn!(?select, %error, "own key must not be read, so nobody sees when it is deleted");
+                warn!(?select, %error, "own key not readable");
                 None
             }
-            (Some(error), _) if error.is_fatal() => Some(OwnKeyChange::Blind(error)),
+            (Some(error), _) if error.is_fatal() => Some(OwnKeyChange::Failed(error)),
             (error, select) => {
                 let error = error.map(tracing::field::display);
-                debug!(?select, error, "own keys are watched anew");
-                self.open(select, AGAIN_AFTER);
+                debug!(?select, error, "own key watch restarted");
+                self.open(select, REOPEN_AFTER);
                 None
             }
         }
     }
 
-    /// Opens a watch and notes it, if anybody still wants it.
-    fn open(&mut self, select: Selection, rest: Duration) {
-        let place = match &select {
+    /// Opens a watch, if its key is still registered.
+    fn open(&mut self, select: Selection, wait: Duration) {
+        let slot = match &select {
             Selection::Prefix(name) => self.parents.get_mut(name).map(|parent| &mut parent.whole),
             Selection::Key(key) => {
                 self.parents.get_mut(&parent_of(key)).and_then(|parent| parent.keys.get_mut(key))
             }
             Selection::Range(..) | Selection::From(_) => None,
         };
-        if let Some(place) = place {
-            *place = Some(self.tasks.spawn(look(self.store.clone(), select, rest, self.sender.clone())));
+        if let Some(slot) = slot {
+            *slot = Some(self.tasks.spawn(watch(self.store.clone(), select, wait, self.sender.clone())));
         }
     }
 
-    /// Ends all watches and waits for them.
+    /// Ends all watches and waits for their tasks.
     pub(super) async fn close(mut self) {
         self.tasks.shutdown().await;
     }
@@ -180,21 +180,25 @@ fn parent_of(key: &Bytes) -> Bytes {
     key.slice(..end)
 }
 
-async fn look(store: Store, select: Selection, rest: Duration, said: mpsc::Sender<WatchMessage>) {
-    tokio::time::sleep(rest).await;
+async fn watch(store: Store, select: Selection, wait: Duration, messages: mpsc::Sender<WatchMessage>) {
+    tokio::time::sleep(wait).await;
     let error = match Feed::open(store, select.clone()) {
-        Ok(feed) => follow(feed, &select, &said).await,
+        Ok(feed) => forward(feed, &select, &messages).await,
         Err(error) => Some(error),
     };
-    // If nobody listens any more, nobody has to know.
-    let _ = said.send(WatchMessage::Ended { select, error }).await;
+    // The receiver is dropped with the session, which needs no message then.
+    let _ = messages.send(WatchMessage::Ended { select, error }).await;
 }
 
-/// Passes on what a feed shows; returns why it ended.
-async fn follow(mut feed: Feed, select: &Selection, said: &mpsc::Sender<WatchMessage>) -> Option<StoreError> {
+/// Reports the changes of a feed; returns the error that ended it.
+async fn forward(
+    mut feed: Feed,
+    select: &Selection,
+    messages: &mpsc::Sender<WatchMessage>,
+) -> Option<StoreError> {
     let mut listing = Some(BTreeSet::new());
     while let Some(item) = feed.next().await {
-        let sighting = match item {
+        let change = match item {
             Ok(FeedItem::Put(pair)) => {
                 if let Some(listing) = &mut listing {
                     listing.insert(pair.key.clone());
@@ -214,7 +218,7 @@ async fn follow(mut feed: Feed, select: &Selection, said: &mpsc::Sender<WatchMes
             Ok(FeedItem::SnapshotBegin) => continue,
             Err(error) => return Some(error),
         };
-        if said.send(WatchMessage::Saw(sighting)).await.is_err() {
+        if messages.send(WatchMessage::Changed(change)).await.is_err() {
             return None;
         }
     }

@@ -207,9 +207,9 @@ impl Register {
             // An earlier request for the key is superseded: its caller learns that from the dropped sender.
             before.map(|before| inner.waiters.remove(&before));
             inner.waiters.insert(registration, sender);
-            inner.follow.insert(key);
+            inner.unwatched.insert(key);
             // Only a change notifies: ten thousand registrations at once wake each waiter once.
-            shared.settled.send_if_modified(|settled| std::mem::replace(settled, false));
+            shared.is_synced.send_if_modified(|is_synced| std::mem::replace(is_synced, false));
             inner.machine.has_output()
         };
         // A key that waits for a lease or a request in flight anyway needs no wake-up; thousands of them would delay the driver's requests.

@@ -1,4 +1,4 @@
-//! What a session's handles and its task have in common: the machine behind a mutex, and who is to be told what.
+//! The state that the handles and the task of a session share: the machine under a mutex, and the callers that wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,51 +17,51 @@ use crate::clock::Clock;
 use crate::driver::requests::Inbox;
 use crate::error::CloseError;
 use crate::hold::LeaseCell;
-use crate::news::{self, Liveness};
+use crate::ordered_watch::{self, Liveness};
 use crate::store::{LeaseId, Store, StoreError};
 
-/// How many key events a listener may be behind before it misses some.
+/// How many key events a receiver may be behind before it misses some.
 const EVENTS_LEN: usize = 1_024;
 
-/// What the handles and the task have in common.
+/// The state that the handles and the task share.
 pub(super) struct SessionShared {
     pub(super) store: Store,
     pub(super) clock: Arc<dyn Clock>,
-    /// The TTL of what does not ask for another.
+    /// The TTL of requests that do not choose another.
     pub(super) ttl: Duration,
     inner: Mutex<SessionInner>,
     /// Notified when a caller has changed the machine.
     pub(super) inbox: Inbox<SessionReply>,
     pub(super) state: watch::Sender<SessionState>,
     pub(super) events: broadcast::Sender<KeyEvent>,
-    /// Whether the store holds what is wanted, and nothing else of ours.
-    pub(super) settled: news::Sender<bool>,
-    /// What came of closing, once it is over.
-    pub(super) ended: news::Sender<Option<Result<(), CloseError>>>,
+    /// Whether the store holds exactly the registered keys of this session.
+    pub(super) is_synced: ordered_watch::OrderedSender<bool>,
+    /// The result of closing, once the session has ended.
+    pub(super) ended: ordered_watch::OrderedSender<Option<Result<(), CloseError>>>,
 }
 
 pub(super) struct SessionInner {
     pub(super) machine: Machine,
-    /// Who waits for a wish to come true.
+    /// The callers that wait for a registration.
     pub(super) waiters: BTreeMap<RegistrationId, oneshot::Sender<Result<RegisteredKey, RegisterError>>>,
-    /// Who waits for a lease.
-    pub(super) borrowers: BTreeMap<LeaseUserId, oneshot::Sender<LeaseReply>>,
-    /// Who has one.
-    pub(super) loans: BTreeMap<LeaseUserId, (LeaseId, Arc<LeaseCell>)>,
-    /// What all loans of a lease share, as long as there are any: a renewal tells it to a thousand of them at once.
+    /// The callers that wait for a lease.
+    pub(super) lease_waiters: BTreeMap<LeaseUserId, oneshot::Sender<LeaseReply>>,
+    /// The lease handles, each with its lease.
+    pub(super) lease_users: BTreeMap<LeaseUserId, (LeaseId, Arc<LeaseCell>)>,
+    /// The validity that all users of a lease share, as long as it has users: a renewal updates a thousand of them with one write.
     pub(super) cells: BTreeMap<LeaseId, Weak<LeaseCell>>,
-    /// Keys that are perhaps wanted since, or not wanted any more: their watching has to follow.
-    pub(super) follow: BTreeSet<Bytes>,
-    /// When it follows at the latest.
-    pub(super) follow_by: Option<Moment>,
+    /// Keys that were registered or unregistered since their watches were updated last.
+    pub(super) unwatched: BTreeSet<Bytes>,
+    /// When the watches are updated at the latest.
+    pub(super) watch_by: Option<Moment>,
     pub(super) is_closing: bool,
-    /// Holds that lasted when the session was closed: their names, and whether their owners are still alive.
+    /// Holds that were not released when the session was closed: their names, and whether their owners are still alive.
     pub(super) unreleased: Vec<(String, Liveness)>,
-    /// Why nothing works any more.
+    /// The error that closed the session for good.
     pub(super) fatal: Option<StoreError>,
-    /// What went wrong last, for the log.
+    /// The last error of a request, for the log.
     pub(super) last_error: Option<(Moment, StoreError)>,
-    /// How many keys are wanted, as far as the metrics know.
+    /// The number of keys that the metrics report.
     pub(super) gauge: KeyGauge,
 }
 
@@ -70,11 +70,11 @@ impl SessionShared {
         let inner = SessionInner {
             machine,
             waiters: BTreeMap::new(),
-            borrowers: BTreeMap::new(),
-            loans: BTreeMap::new(),
+            lease_waiters: BTreeMap::new(),
+            lease_users: BTreeMap::new(),
             cells: BTreeMap::new(),
-            follow: BTreeSet::new(),
-            follow_by: None,
+            unwatched: BTreeSet::new(),
+            watch_by: None,
             is_closing: false,
             unreleased: Vec::new(),
             fatal: None,
@@ -89,8 +89,8 @@ impl SessionShared {
             inbox: Inbox::default(),
             state: watch::Sender::new(SessionState::Idle),
             events: broadcast::Sender::new(EVENTS_LEN),
-            settled: news::Sender::new(true),
-            ended: news::Sender::new(None),
+            is_synced: ordered_watch::OrderedSender::new(true),
+            ended: ordered_watch::OrderedSender::new(None),
         }
     }
 
@@ -105,19 +105,19 @@ impl SessionShared {
         self.inbox.notify();
     }
 
-    /// A loan, or the wait for one, is over.
-    pub(super) fn give_back(&self, loan: LeaseUserId) {
+    /// A lease handle was dropped, or a request for one.
+    pub(super) fn release_lease(&self, user: LeaseUserId) {
         let mut inner = self.lock();
-        inner.borrowers.remove(&loan);
-        inner.loans.remove(&loan);
-        inner.machine.release_lease(loan, self.clock.now());
-        // Whoever waits from now on waits for what this begins.
-        self.settled.send_replace(inner.machine.is_settled());
+        inner.lease_waiters.remove(&user);
+        inner.lease_users.remove(&user);
+        inner.machine.release_lease(user, self.clock.now());
+        // A caller of `synced` waits for the revoke that this may begin.
+        self.is_synced.send_replace(inner.machine.is_settled());
         drop(inner);
         self.inbox.notify();
     }
 
-    /// Whether a lease may be relied upon at this moment.
+    /// Whether a lease is valid at this moment.
     pub(super) fn is_held(&self, lease: LeaseId) -> bool {
         let until = self.lock().machine.valid_until(lease);
         until.is_some_and(|until| self.clock.now() < until)
@@ -142,31 +142,31 @@ impl SessionShared {
 }
 
 impl SessionInner {
-    /// Whoever waits for a key's last wish waits in vain.
+    /// The last registration of a key is superseded: its caller learns that from the dropped sender.
     pub(super) fn forget_waiter(&mut self, key: &Bytes) {
         if let Some(registration) = self.machine.registration(key) {
             self.waiters.remove(&registration);
         }
     }
 
-    /// Notes who has a lease.
-    pub(super) fn begin_loan(&mut self, lent: &LeaseInfo) -> Arc<LeaseCell> {
-        // One that has an end stays over; whoever borrows now has nothing to do with that.
-        let shared = self.cells.get(&lent.lease).and_then(Weak::upgrade).filter(|cell| !cell.has_end());
+    /// Records the user of a lease.
+    pub(super) fn add_lease_user(&mut self, info: &LeaseInfo) -> Arc<LeaseCell> {
+        // A cell that has ended stays invalid for its holds. A new user of the same lease id needs a new cell.
+        let shared = self.cells.get(&info.lease).and_then(Weak::upgrade).filter(|cell| !cell.has_end());
         if let Some(cell) = &shared {
-            cell.extend(lent.valid_until);
+            cell.extend(info.valid_until);
         }
         let cell = shared.unwrap_or_else(|| {
-            let cell = Arc::new(LeaseCell::new(lent.valid_until));
+            let cell = Arc::new(LeaseCell::new(info.valid_until));
             self.cells.retain(|_, cell| cell.strong_count() > 0);
-            self.cells.insert(lent.lease, Arc::downgrade(&cell));
+            self.cells.insert(info.lease, Arc::downgrade(&cell));
             cell
         });
-        self.loans.insert(lent.user, (lent.lease, cell.clone()));
+        self.lease_users.insert(info.user, (info.lease, cell.clone()));
         cell
     }
 
-    /// Keeps what went wrong, and closes if that can never be mended.
+    /// Records an error, and closes the session if no retry can mend it.
     pub(super) fn note(&mut self, error: Option<&StoreError>, now: Moment) {
         let Some(error) = error else { return };
         self.last_error = Some((now, error.clone()));
@@ -176,7 +176,7 @@ impl SessionInner {
         }
     }
 
-    /// Wants nothing any more; whoever waits is told why.
+    /// Closes the machine, and fails all waiting callers with the reason.
     pub(super) fn close(&mut self, now: Moment) {
         if std::mem::replace(&mut self.is_closing, true) {
             return;
@@ -184,12 +184,12 @@ impl SessionInner {
         self.machine.close(now);
         for (_, waiter) in std::mem::take(&mut self.waiters) {
             let why = self.fatal.clone().map_or(RegisterError::Closed, RegisterError::Store);
-            // One who does not wait any more has dropped the other end.
+            // A caller that waits no longer has dropped the receiver.
             let _ = waiter.send(Err(why));
         }
-        for (_, borrower) in std::mem::take(&mut self.borrowers) {
+        for (_, waiter) in std::mem::take(&mut self.lease_waiters) {
             let why = self.fatal.clone().map_or(LeaseError::Closed, LeaseError::Store);
-            let _ = borrower.send(Err(why));
+            let _ = waiter.send(Err(why));
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a session says: its state, its health, what happens to keys, what it could not do.
+//! The state and the health of a session, and the events of its keys.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use tenure_core::loss::LossReason;
 use super::RegisteredKey;
 use crate::store::StoreError;
 
-/// How a session stands.
+/// The state of a session.
 #[derive(Clone, Debug)]
 pub enum SessionState {
-    /// Nothing is registered, nothing is held.
+    /// It has no key and no lease.
     Idle,
-    /// Every lease is held and renewals are answered.
+    /// Each lease is valid, and renewals are acknowledged.
     Live {
         /// Grows when a lease replaces a lost one, and when the session starts again after its last key.
         incarnation: u64,
@@ -22,48 +22,48 @@ pub enum SessionState {
     Suspect {
         /// Grows when a lease replaces a lost one, and when the session starts again after its last key.
         incarnation: u64,
-        /// For how long renewals have been failing when this was said.
+        /// How long renewals had been failing when this was reported.
         failing_for: Duration,
     },
-    /// A lease could not be kept: whatever relied on it must have stopped. The session goes on trying to get another.
+    /// A lease was lost: its holds are invalid. The session requests another one until it is closed.
     Lost {
-        /// Why; none if a lease could never be had.
+        /// The reason; none if no lease was ever granted.
         why: Option<LossReason>,
     },
     /// The session is closed, or the store can never be used again.
     Closed {
-        /// What the store said, if it was the store.
+        /// The error of the store, if that closed the session.
         why: Option<StoreError>,
     },
 }
 
-/// What happened to a key.
+/// An event of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyEvent {
-    /// It is in the store: for the first time, or back after it was missing or its lease lost.
+    /// It is stored: for the first time, or again after it was missing or its lease was lost.
     Registered(RegisteredKey),
-    /// It was deleted behind our back and is being put back.
+    /// Another client deleted it, and the session is putting it again.
     Missing(Bytes),
-    /// Somebody else put it; it comes back when they leave.
+    /// Another process has put it. The session puts it again when that key is deleted.
     Taken(Bytes),
-    /// The store does not take it, or somebody else has it and it was not to be overwritten. It is not wanted any more.
+    /// The store refuses it, or another process has it and it must not be overwritten. It is not registered any more.
     Refused(Bytes),
-    /// It is gone from the store, as was asked.
+    /// It is deleted, as `unregister` requested.
     Unregistered(Bytes),
 }
 
-/// How a session does, all at one moment.
+/// The health of a session, all at one moment.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// How it stands.
+    /// Its state.
     pub state: SessionState,
-    /// For how long the store has been failing us, be it with leases or with keys; none if it is not.
+    /// How long requests for leases or keys have been failing; none if they succeed.
     pub failing_for: Option<Duration>,
-    /// How long every lease is certainly valid; nothing while one is wanted and not held.
+    /// How long each lease is certainly valid; zero while a lease is required and not granted.
     pub remaining: Duration,
-    /// How many leases are held.
+    /// How many leases it has.
     pub leases: usize,
-    /// How many keys are wanted.
+    /// How many keys are registered, or will be.
     pub keys: usize,
     /// Grows when a lease replaces one that was lost.
     pub incarnation: u64,

@@ -1,11 +1,11 @@
 //! The etcd engine: the contract on real etcd.
 //!
-//! The client does the hard part (members that die, answers that get lost, streams that break); this file only says
-//! every verb of the contract in etcd's words. What differs between the two lies in `etcd/translate.rs`, what goes wrong in
-//! `etcd/failure.rs`, and how independent transactions share a request in `etcd/batch.rs`.
+//! The client does the hard part: members that die, responses that are lost, streams that break. This file maps the contract
+//! to etcd's requests. The differences between the two are in `etcd/translate.rs`, the errors in
+//! `etcd/error.rs`, and how independent transactions share a request in `etcd/batch.rs`.
 
 mod batch;
-mod failure;
+mod error;
 mod translate;
 mod watch;
 
@@ -25,15 +25,15 @@ pub use tenure_etcd::{Config, Secret, Tls, User};
 
 /// The error of a client that was not opened as a store, such as a diagnostic tool's.
 pub fn connect_error(error: tenure_etcd::Error) -> StoreError {
-    failure::from_connecting(error)
+    error::from_connecting(error)
 }
 
 /// A renewal waits this long for one member at most. Longer than a busy server needs; shorter would leave members that
 /// are only slow.
-const RENEW_PATIENCE_MAX: Duration = Duration::from_secs(1);
+const RENEW_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 
 /// And at least this long, however short the leases are: a round trip under load takes a fraction of it.
-const RENEW_PATIENCE_MIN: Duration = Duration::from_millis(250);
+const RENEW_TIMEOUT_MIN: Duration = Duration::from_millis(250);
 
 /// TTLs are whole seconds; the server raises what is below one and a half election timeouts.
 const TTL_STEP: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ const TTL_MAX: Duration = Duration::from_secs(9_000_000_000);
 ///
 /// # Guarantees
 ///
-/// Those of [`Engine`], and those of [`Client`]: one member of three may be gone, and nobody notices more than a moment.
+/// Those of [`Engine`], and those of [`Client`]: one member of three may fail, which delays requests for a moment.
 ///
 /// # Not guaranteed
 ///
@@ -79,7 +79,7 @@ impl EtcdEngine {
             ttl_min: TTL_STEP,
             ttl_max: TTL_MAX,
         };
-        let client = Client::connect(config).await.map_err(failure::from_connecting)?;
+        let client = Client::connect(config).await.map_err(error::from_connecting)?;
         let cluster = client.cluster_id().unwrap_or_default();
         let info = StoreInfo {
             kind: "etcd",
@@ -106,15 +106,15 @@ impl EtcdEngine {
         }
     }
 
-    /// The client underneath, for what the contract does not know: members, status, alarms.
+    /// The client, for requests outside the contract: members, status, alarms.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// A quarter of the shortest lease's life: three members can be asked before it is over.
-    fn renew_patience(&self) -> Duration {
+    /// A quarter of the shortest TTL: an attempt at each of three members fits into the TTL.
+    fn renew_timeout(&self) -> Duration {
         let shortest = Duration::from_millis(self.ttl_shortest_ms.load(Ordering::Relaxed));
-        (shortest / 4).clamp(RENEW_PATIENCE_MIN, RENEW_PATIENCE_MAX)
+        (shortest / 4).clamp(RENEW_TIMEOUT_MIN, RENEW_TIMEOUT_MAX)
     }
 
     fn remember_ttl(&self, ttl: Duration) {
@@ -130,19 +130,20 @@ impl Engine for EtcdEngine {
 
     async fn get(&self, get: Get) -> Result<Page, StoreError> {
         get.check()?;
-        let reply = self.client.range(translate::range(&get)).await.map_err(failure::from)?;
+        let reply = self.client.range(translate::range(&get)).await.map_err(error::from)?;
         Ok(translate::page(reply, get.values, Revision::ZERO))
     }
 
     async fn txn(&self, mut txn: Txn) -> Result<TxnReply, StoreError> {
         txn.check(&self.info.limits)?;
+        // etcd applies a bare put or delete with less work than a transaction.
         let alone = match translate::lone(&mut txn) {
             Some(translate::Lone::Put(put)) => {
-                let revision = self.client.put(put).await.map_err(failure::from)?;
+                let revision = self.client.put(put).await.map_err(error::from)?;
                 Some((revision, OpReply::Put))
             }
             Some(translate::Lone::Delete(delete)) => {
-                let reply = self.client.delete(delete).await.map_err(failure::from)?;
+                let reply = self.client.delete(delete).await.map_err(error::from)?;
                 Some((reply.revision, translate::deleted(reply.deleted)?))
             }
             None => None,
@@ -150,7 +151,7 @@ impl Engine for EtcdEngine {
         if let Some((revision, result)) = alone {
             return Ok(TxnReply { succeeded: true, revision: Revision(revision), results: vec![result] });
         }
-        let reply = self.client.txn(translate::txn(&txn)).await.map_err(failure::from)?;
+        let reply = self.client.txn(translate::txn(&txn)).await.map_err(error::from)?;
         let revision = Revision(reply.revision);
         translate::txn_reply(reply, &txn, revision)
     }
@@ -171,19 +172,19 @@ impl Engine for EtcdEngine {
 
     async fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
         self.info.limits.grant_ttl(ttl)?;
-        // The id is always ours: after a lost answer it is known what to look for.
+        // The client chooses the id: after a lost response it knows which lease to look for.
         let id = match id {
             Some(id) => id,
             None => random_id()?,
         };
-        let grant = self.client.lease_grant(id.get(), ttl).await.map_err(failure::from)?;
+        let grant = self.client.lease_grant(id.get(), ttl).await.map_err(error::from)?;
         self.remember_ttl(grant.ttl);
         Ok(Grant { id, ttl: grant.ttl, asked_at: Moment::after_origin(grant.asked_at) })
     }
 
     async fn renew(&self, id: LeaseId) -> Result<Renewal, StoreError> {
         let renewal =
-            self.client.keep_alive_once(id.get(), self.renew_patience()).await.map_err(failure::from)?;
+            self.client.keep_alive_once(id.get(), self.renew_timeout()).await.map_err(error::from)?;
         match renewal {
             tenure_etcd::Renewal::Gone => Ok(Renewal::Gone),
             tenure_etcd::Renewal::Renewed { ttl_s, sent_at } => {
@@ -197,12 +198,13 @@ impl Engine for EtcdEngine {
     }
 
     async fn revoke(&self, id: LeaseId) -> Result<Revision, StoreError> {
-        self.client.lease_revoke(id.get()).await.map(Revision).map_err(failure::from)
+        self.client.lease_revoke(id.get()).await.map(Revision).map_err(error::from)
     }
 
     async fn lease(&self, id: LeaseId) -> Result<Option<LeaseView>, StoreError> {
-        let view = self.client.lease_time_to_live(id.get()).await.map_err(failure::from)?;
+        let view = self.client.lease_time_to_live(id.get()).await.map_err(error::from)?;
         Ok(view.map(|mut view| {
+            // etcd returns them in map order; the contract sorts them.
             view.keys.sort();
             LeaseView { granted: view.granted, remaining: view.remaining, keys: view.keys }
         }))
@@ -212,17 +214,17 @@ impl Engine for EtcdEngine {
         // The list is one member's, which may lag; a linearizable read through the same member makes it catch up.
         match self.client.range(translate::nothing()).await {
             // A user with a grant on one prefix may not read this key.
-            Err(tenure_etcd::Error::Denied(_)) => self.client.catch_up().await.map_err(failure::from)?,
-            read => drop(read.map_err(failure::from)?),
+            Err(tenure_etcd::Error::Denied(_)) => self.client.catch_up().await.map_err(error::from)?,
+            read => drop(read.map_err(error::from)?),
         }
-        let ids = self.client.leases().await.map_err(failure::from)?;
+        let ids = self.client.leases().await.map_err(error::from)?;
         let mut ids: Vec<LeaseId> = ids.into_iter().filter_map(LeaseId::new).collect();
         ids.sort_unstable();
         Ok(ids)
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
-        self.client.compact(revision.0).await.map_err(failure::from)
+        self.client.compact(revision.0).await.map_err(error::from)
     }
 
     async fn reachable(&self) {
@@ -230,11 +232,12 @@ impl Engine for EtcdEngine {
     }
 
     async fn close(&self) {
+        // Ends the watches that no server has; the client ends the others.
         self.closing.cancel();
         self.client.close().await;
     }
 }
 
 fn random_id() -> Result<LeaseId, StoreError> {
-    crate::dice::try_bytes().map(LeaseId::from_random)
+    crate::rng::try_bytes().map(LeaseId::from_random)
 }

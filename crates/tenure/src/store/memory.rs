@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::coop::poll_proceed;
 
 use crate::clock::{BootClock, Clock};
-use crate::dice;
+use crate::rng;
 use crate::store::{
     Durability, Engine, Get, Grant, LeaseId, LeaseView, Limits, Page, PreviousValues, Reach, Renewal,
     Revision, Selection, StoreError, StoreInfo, Txn, TxnReply, WatchError, WatchItem, WatchStart,
@@ -28,24 +28,24 @@ const HISTORY_LEN_MIN: usize = 10_000;
 /// How long history is kept at least, however much there is.
 const HISTORY_AGE_MIN: Duration = Duration::from_secs(600);
 
-/// How much more history than that there may be before it is forgotten, so that not every write has to look.
+/// How much more history than that there may be before it is compacted, so that not every write has to do it.
 const HISTORY_SLACK: usize = 1_000;
 
 /// A store inside this process, gone with it.
 #[derive(Clone)]
 pub struct MemoryEngine {
     info: Arc<StoreInfo>,
-    shared: Arc<Shared>,
+    shared: Arc<MemoryShared>,
 }
 
-struct Shared {
+struct MemoryShared {
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
-    /// Rung when the next lease ends sooner than the reaper thinks, and when there is nothing left to reap for.
+    state: Mutex<MemoryState>,
+    /// Notified when the next lease ends sooner than the reaper expects, and when the store is dropped.
     reaper: Arc<Notify>,
 }
 
-struct State {
+struct MemoryState {
     keyspace: Keyspace,
     readers: BTreeMap<WatchId, Waker>,
     is_closed: bool,
@@ -60,7 +60,7 @@ impl MemoryEngine {
 
     /// An empty store on a clock and with limits of the caller's choice: virtual time and TTLs of milliseconds in tests.
     pub fn with_clock(clock: impl Clock, limits: Limits) -> MemoryEngine {
-        let state = State {
+        let state = MemoryState {
             keyspace: Keyspace::new(limits),
             readers: BTreeMap::new(),
             is_closed: false,
@@ -68,18 +68,21 @@ impl MemoryEngine {
         };
         let info = StoreInfo {
             kind: "memory",
-            id: format!("memory-{:032x}", u128::from_le_bytes(dice::bytes())),
+            id: format!("memory-{:032x}", u128::from_le_bytes(rng::bytes())),
             limits,
             ttl_step: Duration::from_millis(1),
             durable: Durability::Process,
             reach: Reach::Process,
         };
-        let shared =
-            Shared { clock: Arc::new(clock), state: Mutex::new(state), reaper: Arc::new(Notify::new()) };
+        let shared = MemoryShared {
+            clock: Arc::new(clock),
+            state: Mutex::new(state),
+            reaper: Arc::new(Notify::new()),
+        };
         MemoryEngine { info: Arc::new(info), shared: Arc::new(shared) }
     }
 
-    /// Runs `work` on the keyspace, then wakes whoever has something to read.
+    /// Runs `work` on the keyspace, then wakes the readers that have new changes.
     fn with<T>(
         &self,
         work: impl FnOnce(&mut Keyspace, Moment) -> Result<T, StoreError>,
@@ -100,6 +103,7 @@ impl MemoryEngine {
             self.shared.ensure_reaper(&mut state);
         }
         wake(state);
+        // After the lock is released: the reaper takes it at once.
         if sooner {
             self.shared.reaper.notify_one();
         }
@@ -133,11 +137,11 @@ impl Engine for MemoryEngine {
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         let id = self.with(|keyspace, now| keyspace.watch(select, start, now))?;
-        Ok(Box::pin(Watch { shared: self.shared.clone(), id, previous, is_over: false }))
+        Ok(Box::pin(MemoryWatch { shared: self.shared.clone(), id, previous, is_over: false }))
     }
 
     async fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
-        let id = id.unwrap_or_else(|| LeaseId::from_random(dice::bytes()));
+        let id = id.unwrap_or_else(|| LeaseId::from_random(rng::bytes()));
         self.with(|keyspace, now| Ok(Grant { id, ttl: keyspace.grant(id, ttl, now)?, asked_at: now }))
     }
 
@@ -173,14 +177,14 @@ impl Engine for MemoryEngine {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl MemoryShared {
+    fn lock(&self) -> MutexGuard<'_, MemoryState> {
         // The machine asserts before it changes anything, so what a panic left behind is still whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts the task that ends leases on time. It lives as long as there is a store to reap.
-    fn ensure_reaper(self: &Arc<Self>, state: &mut State) {
+    fn ensure_reaper(self: &Arc<Self>, state: &mut MemoryState) {
         if state.has_reaper {
             return;
         }
@@ -189,16 +193,17 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for MemoryShared {
     fn drop(&mut self) {
         self.reaper.notify_one();
     }
 }
 
-/// Ends leases when their time is over, so that watchers hear of it although nobody calls.
-async fn reap(shared: Weak<Shared>, clock: Arc<dyn Clock>, bell: Arc<Notify>) {
+/// Expires leases on time, so that watchers see it also while the store gets no requests.
+async fn reap(shared: Weak<MemoryShared>, clock: Arc<dyn Clock>, changed: Arc<Notify>) {
     loop {
         let next = {
+            // Weak: the task must not keep a dropped store alive.
             let Some(shared) = shared.upgrade() else { return };
             let mut state = shared.lock();
             if state.is_closed {
@@ -210,18 +215,18 @@ async fn reap(shared: Weak<Shared>, clock: Arc<dyn Clock>, bell: Arc<Notify>) {
             next
         };
         match next {
-            None => bell.notified().await,
+            None => changed.notified().await,
             Some(deadline) => tokio::select! {
                 biased;
-                () = bell.notified() => {}
+                () = changed.notified() => {}
                 () = clock.sleep_until(deadline) => {}
             },
         }
     }
 }
 
-/// Wakes the readers who have something to read, after letting go of the store.
-fn wake(mut state: MutexGuard<'_, State>) {
+/// Wakes the readers that have new changes, after releasing the lock on the store.
+fn wake(mut state: MutexGuard<'_, MemoryState>) {
     let mut woken = Vec::new();
     while let Some(id) = state.keyspace.poll_woken() {
         woken.extend(state.readers.remove(&id));
@@ -231,14 +236,14 @@ fn wake(mut state: MutexGuard<'_, State>) {
 }
 
 /// One watch: reads the machine's history at its own pace.
-struct Watch {
-    shared: Arc<Shared>,
+struct MemoryWatch {
+    shared: Arc<MemoryShared>,
     id: WatchId,
     previous: PreviousValues,
     is_over: bool,
 }
 
-impl Stream for Watch {
+impl Stream for MemoryWatch {
     type Item = Result<WatchItem, WatchError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -255,6 +260,7 @@ impl Stream for Watch {
             return Poll::Ready(Some(Err(WatchError::Lost(StoreError::Closed))));
         }
         let item = state.keyspace.poll_watch(self.id, self.previous);
+        // Under the lock that writers hold, so that no change comes between the poll and the registration.
         if item.is_none() {
             state.readers.insert(self.id, context.waker().clone());
         }
@@ -270,7 +276,7 @@ impl Stream for Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for MemoryWatch {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.keyspace.unwatch(self.id);

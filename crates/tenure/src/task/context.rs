@@ -22,7 +22,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::handler::StopCause;
 use crate::hold::{Hold, LossReason, Lost, Subject, Validity};
-use crate::news;
+use crate::ordered_watch;
 use crate::session::LeaseHandle;
 use crate::tenure::Tenure;
 
@@ -67,7 +67,7 @@ struct ContextState {
     tenure: Tenure,
     /// Keeps the lease while the handler, or a clone of its context, is alive.
     _loan: LeaseHandle,
-    stop: news::Receiver<Option<Stop>>,
+    stop: ordered_watch::OrderedReceiver<Option<Stop>>,
     checkpoint_requested: Arc<Notify>,
     saves: mpsc::UnboundedSender<SaveCheckpoint>,
 }
@@ -89,7 +89,7 @@ pub(crate) struct SaveCheckpoint {
 
 /// The worker's ends of a context.
 pub(crate) struct Controls {
-    pub(crate) stop: news::Sender<Option<Stop>>,
+    pub(crate) stop: ordered_watch::OrderedSender<Option<Stop>>,
     pub(crate) checkpoint_requested: Arc<Notify>,
     /// Ended when the claim is lost, and when the run has ended.
     pub(crate) validity: Validity,
@@ -110,7 +110,7 @@ impl TaskContext {
         loan: LeaseHandle,
         saves: mpsc::UnboundedSender<SaveCheckpoint>,
     ) -> (TaskContext, Controls) {
-        let (stop, stopped) = news::channel(None);
+        let (stop, stopped) = ordered_watch::channel(None);
         let checkpoint_requested = Arc::new(Notify::new());
         let subject = Subject { kind: "task", name: start.task.shared_str() };
         let validity = loan.validity_of(subject);

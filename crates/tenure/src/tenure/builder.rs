@@ -170,7 +170,7 @@ impl TenureBuilder {
         self
     }
 
-    /// The TTL of leases whose request does not choose another; 15 s.
+    /// The TTL of requests that do not choose another; 15 s.
     pub fn ttl(mut self, ttl: Duration) -> TenureBuilder {
         self.ttl = ttl;
         self
@@ -184,11 +184,11 @@ impl TenureBuilder {
 
     /// Opens the store and a session on it. Must be called inside a tokio runtime, on which the session's task runs.
     ///
-    /// A store that was given open is not asked.
+    /// Nothing is sent to a store that was given open.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] says why it is not connected. It never contains a password.
+    /// [`ConnectError`] explains why it is not connected. It never contains a password.
     ///
     /// # Cancellation
     ///

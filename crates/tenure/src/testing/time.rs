@@ -1,9 +1,9 @@
 //! The world's time: the runtime's paused clock, exact to the millisecond.
 //!
-//! The runtime's timers have milliseconds of their own, counted from when the runtime began, and round up to them. A clock that was paused
-//! somewhere within one would find every timer late by a part of a millisecond that differs from run to run. Paused time only
-//! ever moves by whole milliseconds, so there is a way out: whoever asks for the first nanosecond of the millisecond *before* the one that
-//! is meant is woken at the one that is meant, wherever the runtime's milliseconds begin.
+//! The runtime's timers have milliseconds of their own, counted from the start of the runtime, and round up to them. A clock that was paused
+//! within one of them would find every timer late by a fraction of a millisecond, another one in each run. Paused time moves by whole
+//! milliseconds only. A timer for the first nanosecond of the *previous* millisecond therefore fires exactly at the requested one, wherever
+//! the runtime's milliseconds begin.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::clock::{Clock, Sleep};
 
 const TICK: Duration = Duration::from_millis(1);
 
-/// Counts from when the world began.
+/// Time since the world was made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorldTime {
     origin: Instant,
 }
 
 impl WorldTime {
-    /// Stops the runtime's clock, unless it stands still already.
+    /// Pauses the runtime's clock, unless it is paused already.
     pub(super) fn begin() -> WorldTime {
         if is_running() {
             tokio::time::pause();
@@ -39,11 +39,11 @@ impl WorldTime {
     pub(super) async fn sleep_until(&self, deadline: Duration) {
         let whole = Duration::from_millis(ms_not_before(deadline));
         while self.elapsed() < deadline {
-            let asked =
+            let target =
                 (whole - TICK + Duration::from_nanos(1)).max(self.elapsed() + Duration::from_nanos(1));
-            match self.origin.checked_add(asked) {
+            match self.origin.checked_add(target) {
                 Some(instant) => tokio::time::sleep_until(instant).await,
-                // A moment that no clock can show never comes.
+                // No clock reaches this moment.
                 None => std::future::pending().await,
             }
         }
@@ -61,33 +61,33 @@ impl Clock for WorldTime {
     }
 }
 
-/// Lets every task run until none of them can, while the clock stands still.
+/// Runs every task until none can continue, while the clock is paused.
 ///
-/// The runtime itself knows best when nobody has anything to do: it parks its thread. It would skip to the next timer then, but not while
-/// something runs on its pool of blocking threads. So there is something that does, and waits for exactly that.
-pub(super) async fn settle() {
+/// The runtime parks its thread when every task is idle. It would then skip to the next timer, but not while a blocking task runs. So this
+/// function starts a blocking task that waits for the runtime to park.
+pub(super) async fn run_until_idle() {
     let metrics = Handle::current().metrics();
     let parked_before = metrics.worker_park_count(0);
-    // Whoever stops waiting, and be it by a panic, must not leave the thread behind: the runtime would wait for it for ever.
-    let asked = Arc::new(());
-    let is_asked = Arc::downgrade(&asked);
+    // If this future is dropped, also by a panic, the blocking task must end: the runtime would otherwise wait for it for ever.
+    let alive = Arc::new(());
+    let is_alive = Arc::downgrade(&alive);
     let waiting = tokio::task::spawn_blocking(move || {
-        while is_asked.strong_count() > 0 && metrics.worker_park_count(0) == parked_before {
+        while is_alive.strong_count() > 0 && metrics.worker_park_count(0) == parked_before {
             std::thread::yield_now();
         }
     });
-    // It cannot panic, and nobody aborts it.
+    // The task cannot panic, and it is never aborted.
     let _ = waiting.await;
-    drop(asked);
+    drop(alive);
 }
 
 fn ms_not_before(deadline: Duration) -> u64 {
     u64::try_from(deadline.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX)
 }
 
-/// Whether the runtime's clock moves with the machine's: tokio does not tell, and refuses to stop a clock twice.
+/// Whether the runtime's clock moves with the machine's. tokio does not report it, and panics when a clock is paused twice.
 fn is_running() -> bool {
-    // In this order: as soon as the second clock has moved, the first one has too, if it moves at all.
+    // In this order: once the machine's clock has moved, the runtime's has too, if it moves at all.
     let (runtime, machine) = (Instant::now(), std::time::Instant::now());
     while machine.elapsed().is_zero() {
         std::hint::spin_loop();

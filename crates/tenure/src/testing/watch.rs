@@ -1,4 +1,4 @@
-//! A watch at the end of a wire: it stalls in silence while nothing comes through, and goes on where it was.
+//! A watch behind a link with faults: while the link is cut it delivers nothing, without an error; then it continues without a gap.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,34 +7,34 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
-use super::participant::{Participant, Way};
+use super::link::{Direction, ProcessLink};
 use crate::store::{StoreError, WatchError, WatchItem, WatchStream};
 
-type Item = Result<WatchItem, WatchError>;
+type WatchResult = Result<WatchItem, WatchError>;
 
-pub(super) struct Watch {
-    participant: Arc<Participant>,
+pub(super) struct FaultyWatch {
+    link: Arc<ProcessLink>,
     inner: WatchStream,
     closing: CancellationToken,
-    /// What is on its way, and when it arrives in the world's time.
-    on_the_way: VecDeque<(Duration, Item)>,
-    /// The store has said its last word, which may still be on its way.
+    /// Items on their way to the process, and when they arrive in the world's time.
+    in_flight: VecDeque<(Duration, WatchResult)>,
+    /// The store has ended the watch. The error may still be in flight.
     has_ended: bool,
-    /// It has arrived.
+    /// The process has received the end.
     is_over: bool,
 }
 
-impl Watch {
+impl FaultyWatch {
     pub(super) fn stream(
-        participant: Arc<Participant>,
+        link: Arc<ProcessLink>,
         inner: WatchStream,
         closing: CancellationToken,
     ) -> WatchStream {
-        let watch = Watch {
-            participant,
+        let watch = FaultyWatch {
+            link,
             inner,
             closing,
-            on_the_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             has_ended: false,
             is_over: false,
         };
@@ -45,28 +45,28 @@ impl Watch {
         }))
     }
 
-    async fn next(&mut self) -> Option<Item> {
+    async fn next(&mut self) -> Option<WatchResult> {
         if self.is_over {
             return None;
         }
-        let Watch { participant, inner, closing, on_the_way, has_ended, .. } = self;
+        let FaultyWatch { link, inner, closing, in_flight, has_ended, .. } = self;
         loop {
-            let changed = participant.changed();
-            // While nothing comes through, history is not read: what is compacted meanwhile is missed, as on a real wire.
-            let is_open = participant.passes(Way::Back) == Ok(true);
-            let head = on_the_way.front().map(|(arrives, _)| *arrives);
+            let changed = link.changed();
+            // While the link is cut, history is not read: what is compacted meanwhile is missed, as on a real network.
+            let is_open = link.passes(Direction::Response) == Ok(true);
+            let head = in_flight.front().map(|(arrives, _)| *arrives);
             tokio::select! {
                 biased;
                 () = closing.cancelled() => return Some(Err(WatchError::Lost(StoreError::Closed))),
                 () = changed => {}
-                () = participant.time.sleep_until(head.unwrap_or_default()), if is_open && head.is_some() => {
-                    return on_the_way.pop_front().map(|(_, item)| item);
+                () = link.time.sleep_until(head.unwrap_or_default()), if is_open && head.is_some() => {
+                    return in_flight.pop_front().map(|(_, item)| item);
                 }
                 item = inner.next(), if is_open && !*has_ended => {
-                    // A watch ends with an error; one that ends without is over as soon as it is known.
+                    // A watch ends with an error. One that ends without an error ends here immediately.
                     let item = item?;
                     *has_ended = item.is_err();
-                    on_the_way.push_back((participant.time.elapsed() + participant.latency(), item));
+                    in_flight.push_back((link.time.elapsed() + link.latency(), item));
                 }
             }
         }

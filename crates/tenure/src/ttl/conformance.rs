@@ -29,7 +29,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::{Instant, timeout};
 
 use super::storage::{Capabilities, StorageError, TtlStorage};
-use crate::conformance::{Failure, Outcome, Ruling, Verdict};
+use crate::conformance::{CaseOutcome, CaseResult, CheckFailure, CheckResult};
 use context::{StorageContext, TextStorage};
 
 /// The limit of one case. The longest waits for two TTLs of a second, and for a storage that is ten seconds late.
@@ -39,7 +39,7 @@ const CASE_MAX: Duration = Duration::from_secs(40);
 const CASES_AT_ONCE: usize = 6;
 
 /// The check of a case, in flight.
-type StorageCheckFn<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
+type StorageCheckFn<'a> = Pin<Box<dyn Future<Output = CheckResult> + Send + 'a>>;
 
 /// One claim that every storage must fulfil.
 struct StorageCase<S> {
@@ -68,7 +68,7 @@ pub struct StorageReport {
     /// What the storage can do by its own account.
     pub capabilities: Capabilities,
     /// One for each case, in order.
-    pub rulings: Vec<Ruling>,
+    pub results: Vec<CaseResult>,
 }
 
 /// Runs all cases on the storage that `open` opens.
@@ -84,32 +84,32 @@ where
     let storage = Arc::new(open().await);
     let capabilities = storage.capabilities();
     let cases = operations::cases().into_iter().chain(time::cases()).chain(capabilities::cases());
-    let rulings = stream::iter(cases.map(|case| run_one(case, storage.clone(), capabilities)))
+    let results = stream::iter(cases.map(|case| run_one(case, storage.clone(), capabilities)))
         .buffered(CASES_AT_ONCE)
         .collect()
         .await;
-    StorageReport { capabilities, rulings }
+    StorageReport { capabilities, results }
 }
 
 async fn run_one<S: TextStorage>(
     case: StorageCase<S>,
     storage: Arc<S>,
     capabilities: Capabilities,
-) -> Ruling {
+) -> CaseResult {
     let began = Instant::now();
     let outcome = if (case.needs)(capabilities) {
         let context = StorageContext::new(storage, case.id);
         let verdict = AssertUnwindSafe(timeout(CASE_MAX, (case.check)(&context))).catch_unwind().await;
         match verdict {
-            Ok(Ok(Ok(()))) => Outcome::Passed,
-            Ok(Ok(Err(failure))) => Outcome::Failed(failure.to_string()),
-            Ok(Err(_)) => Outcome::TimedOut(CASE_MAX),
-            Err(_) => Outcome::Failed("panicked".to_owned()),
+            Ok(Ok(Ok(()))) => CaseOutcome::Passed,
+            Ok(Ok(Err(failure))) => CaseOutcome::Failed(failure.to_string()),
+            Ok(Err(_)) => CaseOutcome::TimedOut(CASE_MAX),
+            Err(_) => CaseOutcome::Failed("panicked".to_owned()),
         }
     } else {
-        Outcome::NotRun("the storage does not have this capability".to_owned())
+        CaseOutcome::NotRun("the storage does not have this capability".to_owned())
     };
-    Ruling { id: case.id, claim: case.claim, outcome, took: began.elapsed() }
+    CaseResult { id: case.id, claim: case.claim, outcome, took: began.elapsed() }
 }
 
 impl StorageReport {
@@ -119,8 +119,10 @@ impl StorageReport {
     }
 
     /// The cases that have not passed.
-    pub fn failures(&self) -> impl Iterator<Item = &Ruling> {
-        self.rulings.iter().filter(|ruling| !matches!(ruling.outcome, Outcome::Passed | Outcome::NotRun(_)))
+    pub fn failures(&self) -> impl Iterator<Item = &CaseResult> {
+        self.results
+            .iter()
+            .filter(|ruling| !matches!(ruling.outcome, CaseOutcome::Passed | CaseOutcome::NotRun(_)))
     }
 
     /// Panics with the list of all cases, if one has failed.
@@ -133,8 +135,8 @@ impl StorageReport {
 impl fmt::Display for StorageReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failed = self.failures().count();
-        write!(f, "{failed} of {} cases failed; the storage has: {}", self.rulings.len(), self.capabilities)?;
-        for ruling in &self.rulings {
+        write!(f, "{failed} of {} cases failed; the storage has: {}", self.results.len(), self.capabilities)?;
+        for ruling in &self.results {
             write!(f, "\n{} {}\n    {}", ruling.id, ruling.claim, ruling.outcome)?;
         }
         Ok(())
@@ -142,27 +144,29 @@ impl fmt::Display for StorageReport {
 }
 
 /// A request failed that had to succeed.
-impl From<StorageError> for Failure {
+impl From<StorageError> for CheckFailure {
     #[track_caller]
-    fn from(error: StorageError) -> Failure {
-        Failure::new(format!("the storage failed: {error}"))
+    fn from(error: StorageError) -> CheckFailure {
+        CheckFailure::new(format!("the storage failed: {error}"))
     }
 }
 
 /// Requires this reply of the storage.
 #[track_caller]
-fn expect(what: &str, answer: Result<bool, StorageError>, expected: bool) -> Verdict {
+fn expect(what: &str, answer: Result<bool, StorageError>, expected: bool) -> CheckResult {
     match answer {
         Ok(answer) if answer == expected => Ok(()),
         Ok(answer) => {
-            Err(Failure::new(format!("{what}: expected {expected}, the storage returned {answer}")))
+            Err(CheckFailure::new(format!("{what}: expected {expected}, the storage returned {answer}")))
         }
-        Err(error) => Err(Failure::new(format!("{what}: expected {expected}, the storage failed: {error}"))),
+        Err(error) => {
+            Err(CheckFailure::new(format!("{what}: expected {expected}, the storage failed: {error}")))
+        }
     }
 }
 
 /// Requires that a condition holds.
 #[track_caller]
-fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Verdict {
-    if holds { Ok(()) } else { Err(Failure::new(otherwise())) }
+fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> CheckResult {
+    if holds { Ok(()) } else { Err(CheckFailure::new(otherwise())) }
 }

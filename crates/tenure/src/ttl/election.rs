@@ -17,8 +17,8 @@ use super::storage::{Capabilities, KeyFreed, StorageError, TtlStorage};
 use super::term::TtlTerm;
 use super::term_state::TtlTermState;
 use super::value::{Nonce, TtlValue};
-use crate::dice;
 use crate::hold::Subject;
+use crate::rng;
 
 /// The shortest time between two attempts of a waiting campaign, as a part of the TTL. It bounds the requests that a watch can cause that
 /// completes early again and again.
@@ -229,6 +229,7 @@ impl<S: TtlStorage> TtlCampaign<S> {
                     }
                     return Ok(done);
                 }
+                // The work was dropped. This process may lead again, so the loop campaigns once more.
                 Err(lost) => warn!(key = ?self.election.key, reason = %lost.reason, "leadership lost"),
             }
         }
@@ -260,6 +261,7 @@ impl<S: TtlStorage> TtlCampaign<S> {
         // A nonce for each attempt, so that a late request of an earlier one is never taken for this one.
         let stored = self.value.stamped(Nonce::random());
         let key = TtlKey { key: self.election.key.clone(), stored, ttl };
+        // A task of its own: if the caller drops its future, the driver still undoes the request in flight.
         shared.tasks.spawn(driver::drive(shared.clone(), TtlCampaignJob { key, term, reply }));
         // The driver always replies, unless the runtime shuts down.
         replied.await.unwrap_or(Err(TtlCampaignError::Closed))
@@ -283,8 +285,9 @@ impl<S: TtlStorage> TtlCampaign<S> {
                 result => return result,
             }
             let now = shared.clock.now();
+            // Also after a notification: candidates that are woken together must not all retry without a pause.
             let pause = shared.clock.sleep_until(now + ttl / PAUSE_PART);
-            let poll = shared.clock.sleep_until(now + poll_after(ttl, has_watch, dice::throw()));
+            let poll = shared.clock.sleep_until(now + poll_after(ttl, has_watch, rng::jitter()));
             let freed: KeyFreed = freed.unwrap_or_else(|| Box::pin(std::future::pending()));
             tokio::select! {
                 biased;

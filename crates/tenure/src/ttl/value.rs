@@ -7,7 +7,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::dice;
+use crate::rng;
 
 /// The format version before the nonce.
 const FORMAT: &str = "v1:";
@@ -21,7 +21,7 @@ pub struct Nonce(u128);
 
 impl Nonce {
     pub(super) fn random() -> Nonce {
-        Nonce(u128::from_le_bytes(dice::bytes()))
+        Nonce(u128::from_le_bytes(rng::bytes()))
     }
 
     fn parse(text: &[u8]) -> Option<Nonce> {

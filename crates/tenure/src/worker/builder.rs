@@ -16,9 +16,9 @@ use super::handlers::{Handlers, Routes};
 use super::measure::Measure;
 use super::status::WorkerStatus;
 use super::{Worker, WorkerShared};
-use crate::dice;
 use crate::member::{JoinError, Members, NewMember};
-use crate::news;
+use crate::ordered_watch;
+use crate::rng;
 use crate::task::handler::{self, FromProps, Handler};
 use crate::tenure::{Tenure, request};
 
@@ -82,7 +82,7 @@ impl WorkerBuilder {
         let options = node.map(|id| {
             Box::new(WorkerOptions {
                 node: NewMember::new(id.clone()).state(MemberState::Ready),
-                config: WorkerConfig::new(id, dice::nonce()),
+                config: WorkerConfig::new(id, rng::nonce()),
                 balancer: Box::new(Fair::default()),
                 policy: Box::new(ErrorRate::default()),
                 gauge: None,
@@ -280,8 +280,8 @@ impl Start {
         let (wish, wishes) = mpsc::unbounded_channel();
         let (events, _) = broadcast::channel(EVENTS_KEPT);
         let (status, shown) = watch::channel(WorkerStatus::default());
-        let (stats, counted) = news::channel(WorkerStats::default());
-        let (ended, end) = news::channel(None);
+        let (stats, counted) = ordered_watch::channel(WorkerStats::default());
+        let (ended, end) = ordered_watch::channel(None);
         let (id, grace) = (config.node.clone(), config.grace);
         let driver = Driver {
             machine: WorkerMachine::new(config, tenure.layout().clone(), balancer, policy),

@@ -25,12 +25,12 @@ use super::measure::Measure;
 use super::status::{WorkerEnd, WorkerStatus};
 use super::writes::{self, Outbox};
 use crate::clock::{Clock, wall_time};
-use crate::dice;
 use crate::driver::requests::Inbox;
 use crate::driver::{self, Drive, DriverEvent as Woken, NextStep};
 use crate::hold::LossReason;
 use crate::member::Membership;
-use crate::news;
+use crate::ordered_watch;
+use crate::rng;
 use crate::session::RegistrationStatus as Standing;
 use crate::session::Session;
 use crate::store::{LeaseId, Store};
@@ -57,7 +57,7 @@ pub(super) struct Driver {
     pub(super) wishes: mpsc::UnboundedReceiver<Wish>,
     pub(super) events: broadcast::Sender<WorkerEvent>,
     pub(super) status: watch::Sender<WorkerStatus>,
-    pub(super) stats: news::Sender<WorkerStats>,
+    pub(super) stats: ordered_watch::OrderedSender<WorkerStats>,
     pub(super) measure: Measure,
 }
 
@@ -420,5 +420,5 @@ fn log(node: &NodeId, notice: &WorkerEvent) {
 }
 
 fn now(clock: &Arc<dyn Clock>) -> InputTime {
-    InputTime { at: clock.now(), wall: wall_time(), jitter: dice::throw() }
+    InputTime { at: clock.now(), wall: wall_time(), jitter: rng::jitter() }
 }

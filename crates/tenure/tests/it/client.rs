@@ -356,13 +356,13 @@ async fn an_end_that_does_not_come_is_told_as_what_it_is() {
 #[tokio::test]
 async fn a_task_that_is_deleted_while_somebody_waits_for_it_is_told_as_deleted() {
     let world = World::new();
-    let client = client(&world.store("client")).clock(world.clock("client"));
+    let client = client(&world.process("client").store()).clock(world.process("client").clock());
     client.submit(new("t1")).await.unwrap();
     let waiting = client.clone();
     let waiting = tokio::spawn(async move { waiting.wait(&id("t1"), Duration::from_secs(20)).await });
     world.advance(Duration::from_secs(1)).await;
     client.delete(&id("t1")).await.unwrap();
-    world.settle().await;
+    world.run_until_idle().await;
     assert!(matches!(waiting.await.unwrap(), Err(WaitTaskError::Deleted)));
 }
 

@@ -7,12 +7,12 @@
     reason = "all of this is test code"
 )]
 
-mod ceilings;
 mod child;
 mod faults;
 mod format;
 mod kills;
 mod names;
+mod revision_reserve;
 mod sharing;
 mod stalls;
 
@@ -42,7 +42,7 @@ impl Home {
     }
 
     /// A file beside the store.
-    fn beside(&self, suffix: &str) -> PathBuf {
+    fn side_file(&self, suffix: &str) -> PathBuf {
         self.folder.path().join("state").join(format!("store.db{suffix}"))
     }
 

@@ -16,7 +16,7 @@ use tenure::{Task, TaskError, Tenure};
 use tenure_core::id::{Namespace, TaskId};
 use tenure_fixture::{Etcd, EtcdMember};
 
-/// How long what was told to end may take.
+/// How long tasks may take to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How many lives are lived after the first: a leak of one thing in each is far more than any cache.
@@ -45,7 +45,7 @@ impl Count {
         self.tasks <= other.tasks && self.descriptors <= other.descriptors && self.watchers <= other.watchers
     }
 
-    /// Waits until no more is left than there was. Whoever was told to end may need a moment.
+    /// Waits until no more is left than before. A task that is ending may need a moment.
     async fn returns(self, member: Option<&EtcdMember>, when: &str) {
         let returned = tokio::time::timeout(PATIENCE, async {
             while !Count::now(member).is_within(self) {
@@ -108,7 +108,7 @@ async fn live(store: &Store) {
 async fn lives_leave_nothing(address: &str, member: Option<&EtcdMember>) {
     let unopened = Count::now(member);
     let store = Store::open(&address.parse().unwrap()).await.unwrap();
-    // Streams and caches are opened by whoever needs them first, and stay for the others.
+    // The first use opens streams and caches, and they stay open for later ones.
     live(&store).await;
     settled(&store).await;
     let before = Count::now(member);
@@ -127,7 +127,7 @@ fn is_left(pair: &tenure::store::KeyValue) -> bool {
     !pair.key.windows(7).any(|part| part == b"/audit/")
 }
 
-/// Waits until neither a key nor a lease is left: what was dropped is given back by the session, behind the scenes.
+/// Waits until neither a key nor a lease is left: the session releases in the background what was dropped.
 async fn settled(store: &Store) {
     let left = async || {
         let keys = store.list(Selection::everything()).await.unwrap().pairs;
@@ -147,13 +147,13 @@ async fn settled(store: &Store) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_busy_lives_on_etcd_leave_no_task_no_descriptor_no_key_no_lease_and_no_watcher() {
+async fn many_sessions_leak_nothing_on_etcd() {
     let etcd = Etcd::start();
     lives_leave_nothing(&format!("etcd://{}", etcd.endpoints()), Some(etcd.member(0))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_busy_lives_on_a_file_leave_no_task_no_descriptor_no_key_and_no_lease() {
+async fn many_sessions_leak_nothing_on_file() {
     let folder = tempfile::tempdir().unwrap();
     lives_leave_nothing(&format!("file://{}", folder.path().join("store.db").display()), None).await;
 }

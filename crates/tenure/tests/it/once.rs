@@ -9,7 +9,7 @@ use tenure::lock::{Locks, Lost};
 use tenure::once::{Once, OnceError, Run, lock_of};
 use tenure::session::Session;
 use tenure::store::{Selection, Store};
-use tenure::testing::{Fate, World};
+use tenure::testing::World;
 use tenure_core::id::Namespace;
 use tenure_core::record::Timestamp;
 use tokio::task::AbortHandle;
@@ -108,8 +108,8 @@ struct Process {
 
 impl Process {
     fn new(world: &World, who: &str, every: Duration) -> Process {
-        let options = Session::options().ttl(Duration::from_secs(10)).clock(world.clock(who));
-        let session = options.open(world.store(who)).unwrap();
+        let options = Session::options().ttl(Duration::from_secs(10)).clock(world.process(who).clock());
+        let session = options.open(world.process(who).store()).unwrap();
         Process { once: Once::new(&session, &namespace(), "backup", every), _session: session }
     }
 }
@@ -160,7 +160,7 @@ fn periods(runs: &Runs) -> Vec<u64> {
 #[tokio::test(start_paused = true)]
 async fn exactly_one_process_runs_in_each_period() {
     for seed in 0..5 {
-        let (_fate, world) = (Fate::decided_by(seed), World::new());
+        let world = World::seeded(seed);
         let runs = Runs::default();
         let failures = Arc::new(AtomicU64::new(1));
         let processes = ["a", "b"].map(|who| (who, Process::new(&world, who, HOUR)));
@@ -174,11 +174,11 @@ async fn exactly_one_process_runs_in_each_period() {
         assert_eq!(periods(&runs), [0, 1, 2, 3, 4], "seed {seed}");
         // The process that ran last is cut off over the next period's begin: the other one runs.
         let (_, last) = *runs.lock().unwrap().last().unwrap();
-        world.partition(last);
+        world.process(last).partition();
         world.advance(HOUR).await;
         assert_eq!(periods(&runs), [0, 1, 2, 3, 4, 5], "seed {seed}");
         assert_ne!(runs.lock().unwrap()[5].1, last);
-        world.heal(last);
+        world.process(last).heal();
         world.advance(2 * HOUR).await;
         assert_eq!(periods(&runs), [0, 1, 2, 3, 4, 5, 6, 7], "seed {seed}");
     }
@@ -187,7 +187,7 @@ async fn exactly_one_process_runs_in_each_period() {
 /// Only successes count: work that fails is tried again in its period, by whichever process.
 #[tokio::test(start_paused = true)]
 async fn failed_work_is_retried_in_its_period() {
-    let (_fate, world) = (Fate::decided_by(3), World::new());
+    let world = World::seeded(3);
     let (runs, failures) = (Runs::default(), Arc::new(AtomicU64::new(2)));
     let processes = ["a", "b"].map(|who| (who, Process::new(&world, who, HOUR)));
     let _running: Vec<_> = processes
@@ -203,7 +203,7 @@ async fn failed_work_is_retried_in_its_period() {
 /// A run that is longer than a period: the next one begins when it has ended, and they do not overlap.
 #[tokio::test(start_paused = true)]
 async fn long_run_delays_the_next_one() {
-    let (_fate, world) = (Fate::decided_by(4), World::new());
+    let world = World::seeded(4);
     let (runs, failures) = (Runs::default(), Arc::default());
     let processes = ["a", "b"].map(|who| (who, Process::new(&world, who, HOUR)));
     let _running: Vec<_> = processes
@@ -220,12 +220,12 @@ async fn long_run_delays_the_next_one() {
 /// The lock is broken while the work runs: the work is dropped, and the run counts.
 #[tokio::test(start_paused = true)]
 async fn work_is_dropped_when_the_lock_is_lost() {
-    let (_fate, world) = (Fate::decided_by(5), World::new());
+    let world = World::seeded(5);
     let process = Process::new(&world, "a", HOUR);
     let once = process.once.clone();
     let running = tokio::spawn(async move { once.run(|_| std::future::pending::<Result<(), &str>>()).await });
     world.advance(Duration::from_secs(1)).await;
-    let operator = Session::open(world.store("operator")).unwrap();
+    let operator = Session::open(world.process("operator").store()).unwrap();
     let locks = Locks::new(&operator, &namespace());
     let name = lock_of(&"backup".parse().unwrap());
     let holder = locks.get(&name).await.unwrap().holders.remove(0);

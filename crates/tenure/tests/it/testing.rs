@@ -1,5 +1,6 @@
-//! The testing world: each knob does what it says, and an untouched world is just a store.
+//! The testing world: each fault has its documented effect, and a world without faults is just a store.
 
+mod process;
 mod sessions;
 
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tenure::store::{
     Change, Op, PreviousValues, Renewal, Revision, Selection, Store, StoreError, Txn, WatchError, WatchItem,
     WatchStart, WatchStream,
 };
-use tenure::testing::{Skew, World};
+use tenure::testing::{ClockSkew, World};
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -29,7 +30,7 @@ async fn watch_all(store: &Store) -> WatchStream {
 
 /// The revisions that a watch can show without waiting.
 async fn seen(world: &World, watch: &mut WatchStream) -> Vec<Revision> {
-    world.settle().await;
+    world.run_until_idle().await;
     let mut seen = Vec::new();
     while let Some(Some(Ok(WatchItem::Batch { revision, .. }))) = watch.next().now_or_never() {
         seen.push(revision);
@@ -39,7 +40,7 @@ async fn seen(world: &World, watch: &mut WatchStream) -> Vec<Revision> {
 
 /// How many deletes a watch can show without waiting.
 async fn deletes(world: &World, watch: &mut WatchStream) -> usize {
-    world.settle().await;
+    world.run_until_idle().await;
     let mut deletes = 0;
     while let Some(Some(Ok(WatchItem::Batch { changes, .. }))) = watch.next().now_or_never() {
         deletes += changes.iter().filter(|change| matches!(change, Change::Delete { .. })).count();
@@ -48,32 +49,35 @@ async fn deletes(world: &World, watch: &mut WatchStream) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_participants_store_passes_the_suite() {
+async fn participants_store_passes_the_suite() {
     let world = World::new();
-    conformance::run(|| async { world.store("a") }).await.assert_passed();
-    assert!(world.store("a").get_key("/k").await.is_ok(), "closing one handle closes only that one");
+    conformance::run(|| async { world.process("a").store() }).await.assert_passed();
+    assert!(
+        world.process("a").store().get_key("/k").await.is_ok(),
+        "closing one handle closes only that one"
+    );
 }
 
 #[tokio::test]
-async fn a_store_with_latency_passes_the_suite_too() {
+async fn store_with_latency_passes_the_suite_too() {
     let world = World::new();
-    let store = world.store("a");
-    world.latency("a", ms(1));
+    let store = world.process("a").store();
+    world.process("a").set_latency(ms(1));
     conformance::run(|| async { store }).await.assert_passed();
 }
 
 #[tokio::test]
-async fn time_stands_still_until_somebody_waits_and_then_is_exact() {
+async fn time_moves_only_when_awaited() {
     let world = World::new();
     assert_eq!(world.elapsed(), Duration::ZERO);
-    world.settle().await;
+    world.run_until_idle().await;
     assert_eq!(world.elapsed(), Duration::ZERO);
     for step in [1, 10, 3_333, 60_000] {
         let before = world.elapsed();
         world.advance(ms(step)).await;
         assert_eq!(world.elapsed() - before, ms(step));
     }
-    let clock = world.clock("a");
+    let clock = world.process("a").clock();
     let deadline = clock.now() + Duration::from_micros(2_500);
     let before = world.elapsed();
     clock.sleep_until(deadline).await;
@@ -81,16 +85,16 @@ async fn time_stands_still_until_somebody_waits_and_then_is_exact() {
 }
 
 #[tokio::test]
-async fn a_second_world_does_not_mind_that_time_stands_still_already() {
+async fn second_world_shares_paused_time() {
     let (one, other) = (World::new(), World::new());
     one.advance(s(1)).await;
     assert_eq!((one.elapsed(), other.elapsed()), (s(1), s(1)));
-    one.store("a").put("/k", "v").await.unwrap();
-    assert_eq!(other.store("a").get_key("/k").await.unwrap(), None, "their stores are two");
+    one.process("a").store().put("/k", "v").await.unwrap();
+    assert_eq!(other.process("a").store().get_key("/k").await.unwrap(), None, "their stores are two");
 }
 
 #[tokio::test]
-async fn settling_lets_a_long_chain_of_tasks_run_to_its_end_without_time_passing() {
+async fn run_until_idle_runs_task_chain_to_end() {
     let world = World::new();
     let (first, mut last) = tokio::sync::mpsc::unbounded_channel::<u32>();
     for _ in 0..2_000 {
@@ -104,52 +108,52 @@ async fn settling_lets_a_long_chain_of_tasks_run_to_its_end_without_time_passing
         });
     }
     first.send(0).unwrap();
-    world.settle().await;
+    world.run_until_idle().await;
     assert_eq!(last.try_recv(), Ok(2_000));
     assert_eq!(world.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test]
-async fn whoever_stops_waiting_for_quiet_leaves_no_thread_behind() {
+async fn dropped_run_until_idle_leaves_no_thread() {
     let world = World::new();
-    assert!(world.settle().now_or_never().is_none());
+    assert!(world.run_until_idle().now_or_never().is_none());
     // The runtime waits for its blocking threads when it ends, so this test hangs if there is one.
 }
 
 #[tokio::test]
-async fn a_write_begun_in_a_partition_is_not_in_the_store_and_nobody_can_know() {
+async fn partitioned_write_is_ambiguous_and_not_applied() {
     let world = World::new();
-    let (cut, onlooker) = (world.store("cut"), world.store("onlooker"));
-    world.partition("cut");
+    let (cut, onlooker) = (world.process("cut").store(), world.process("onlooker").store());
+    world.process("cut").partition();
     let answer = cut.put("/k", "v").await;
     assert!(matches!(answer, Err(StoreError::Ambiguous(_))), "{answer:?}");
     assert_eq!(world.elapsed(), s(5), "its patience is that of the etcd engine");
     let answer = cut.get_key("/k").await;
     assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
-    world.heal("cut");
+    world.process("cut").heal();
     world.advance(s(60)).await;
-    assert_eq!(onlooker.get_key("/k").await.unwrap(), None, "what was given up does not come late");
+    assert_eq!(onlooker.get_key("/k").await.unwrap(), None, "a request that timed out is not applied later");
 }
 
 #[tokio::test]
-async fn a_request_that_is_still_waited_for_goes_on_when_the_partition_heals() {
+async fn pending_request_continues_after_heal() {
     let world = World::new();
-    let cut = world.store("cut");
-    world.partition("cut");
+    let cut = world.process("cut").store();
+    world.process("cut").partition();
     let put = tokio::spawn(async move { cut.put("/k", "v").await });
     world.advance(s(4)).await;
     assert!(!put.is_finished());
     world.heal_all();
-    world.settle().await;
+    world.run_until_idle().await;
     assert!(put.now_or_never().expect("it is answered at once").unwrap().is_ok());
     assert_eq!(world.elapsed(), s(4));
 }
 
 #[tokio::test]
-async fn a_write_whose_answer_is_lost_is_in_the_store_and_told_as_ambiguous() {
+async fn lost_write_response_is_ambiguous_and_applied() {
     let world = World::new();
-    let (deaf, onlooker) = (world.store("deaf"), world.store("onlooker"));
-    world.lose_answers("deaf");
+    let (deaf, onlooker) = (world.process("deaf").store(), world.process("onlooker").store());
+    world.process("deaf").drop_responses();
     let answer = deaf.put("/k", "v").await;
     assert!(matches!(answer, Err(StoreError::Ambiguous(_))), "{answer:?}");
     assert!(onlooker.get_key("/k").await.unwrap().is_some());
@@ -163,14 +167,14 @@ async fn a_write_whose_answer_is_lost_is_in_the_store_and_told_as_ambiguous() {
 }
 
 #[tokio::test]
-async fn a_partition_catches_what_is_on_its_way_there_or_back() {
+async fn partition_hits_messages_in_flight() {
     for (cut_after, is_applied) in [(ms(50), false), (ms(150), true)] {
         let world = World::new();
-        let (far, onlooker) = (world.store("far"), world.store("onlooker"));
-        world.latency("far", ms(100));
+        let (far, onlooker) = (world.process("far").store(), world.process("onlooker").store());
+        world.process("far").set_latency(ms(100));
         let put = tokio::spawn(async move { far.put("/k", "v").await });
         world.advance(cut_after).await;
-        world.partition("far");
+        world.process("far").partition();
         let answer = put.await.unwrap();
         assert!(matches!(answer, Err(StoreError::Ambiguous(_))), "{answer:?}");
         assert_eq!(onlooker.get_key("/k").await.unwrap().is_some(), is_applied, "{cut_after:?}");
@@ -178,10 +182,10 @@ async fn a_partition_catches_what_is_on_its_way_there_or_back() {
 }
 
 #[tokio::test]
-async fn a_refused_request_fails_at_once_and_has_no_effect() {
+async fn refused_request_fails_at_once_without_effect() {
     let world = World::new();
-    let store = world.store("a");
-    world.refuse("a");
+    let store = world.process("a").store();
+    world.process("a").refuse_connections();
     let answer = store.put("/k", "v").await;
     assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
     assert_eq!(world.elapsed(), Duration::ZERO);
@@ -189,27 +193,18 @@ async fn a_refused_request_fails_at_once_and_has_no_effect() {
         let store = store.clone();
         async move { store.reachable().await }
     });
-    world.settle().await;
+    world.run_until_idle().await;
     assert!(!returned.is_finished());
-    world.heal("a");
-    world.settle().await;
-    assert!(returned.is_finished(), "and the return of the store is told");
+    world.process("a").heal();
+    world.run_until_idle().await;
+    assert!(returned.is_finished(), "and `reachable` completes");
     assert_eq!(store.get_key("/k").await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn a_fault_for_a_name_that_nobody_has_fails_the_test() {
+async fn lease_ends_to_the_millisecond() {
     let world = World::new();
-    let _store = world.store("web-1");
-    let fault = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.partition("web1")));
-    let words = fault.expect_err("a typing error must not make a test pass");
-    assert!(words.downcast_ref::<String>().unwrap().contains("web-1"));
-}
-
-#[tokio::test]
-async fn a_lease_ends_to_the_millisecond() {
-    let world = World::new();
-    let store = world.store("a");
+    let store = world.process("a").store();
     let lease = store.grant(s(2), None).await.unwrap();
     store.put_leased("/k", "v", lease.id).await.unwrap();
     world.advance(ms(1_999)).await;
@@ -220,51 +215,51 @@ async fn a_lease_ends_to_the_millisecond() {
 }
 
 #[tokio::test]
-async fn a_watch_stalls_in_a_partition_and_goes_on_without_a_gap() {
+async fn watch_continues_after_partition_without_gap() {
     let world = World::new();
-    let (cut, writer) = (world.store("cut"), world.store("writer"));
+    let (cut, writer) = (world.process("cut").store(), world.process("writer").store());
     let mut watch = watch_all(&cut).await;
     let first = writer.put("/k", "1").await.unwrap();
     assert_eq!(seen(&world, &mut watch).await, [first]);
-    world.partition("cut");
+    world.process("cut").partition();
     let mut missed = Vec::new();
     for n in 0..100 {
         missed.push(writer.put("/k", n.to_string()).await.unwrap());
         world.advance(s(1)).await;
     }
     assert_eq!(seen(&world, &mut watch).await, [], "in silence");
-    world.heal("cut");
+    world.process("cut").heal();
     assert_eq!(seen(&world, &mut watch).await, missed);
 }
 
 #[tokio::test]
-async fn a_watch_whose_history_was_compacted_in_a_partition_says_so() {
+async fn watch_compacted_during_partition_reports_it() {
     let world = World::new();
-    let (cut, writer) = (world.store("cut"), world.store("writer"));
+    let (cut, writer) = (world.process("cut").store(), world.process("writer").store());
     let mut watch = watch_all(&cut).await;
-    world.partition("cut");
+    world.process("cut").partition();
     writer.put("/k", "1").await.unwrap();
     let last = writer.put("/k", "2").await.unwrap();
-    // Who looks while nothing comes through has not seen it either.
+    // A read of the watch during the partition returns nothing either.
     assert!(watch.next().now_or_never().is_none());
     world.compact(last).unwrap();
     assert!(watch.next().now_or_never().is_none());
-    world.heal("cut");
+    world.process("cut").heal();
     let end = watch.next().await.unwrap();
     assert!(matches!(end, Err(WatchError::Compacted { .. })), "{end:?}");
     assert!(watch.next().await.is_none());
 }
 
 #[tokio::test]
-async fn what_a_watch_shows_is_late_by_the_latency_and_not_by_the_number_of_changes() {
+async fn watch_delay_is_the_latency_per_burst() {
     let world = World::new();
-    let (far, writer) = (world.store("far"), world.store("writer"));
+    let (far, writer) = (world.process("far").store(), world.process("writer").store());
     let mut watch = watch_all(&far).await;
-    world.latency("far", ms(100));
+    world.process("far").set_latency(ms(100));
     for n in 0..50 {
         writer.put("/k", n.to_string()).await.unwrap();
     }
-    // A stream stands still unless somebody reads it.
+    // A stream makes no progress unless it is read.
     let reader = tokio::spawn(async move {
         for _ in 0..50 {
             watch.next().await.unwrap().unwrap();
@@ -277,18 +272,18 @@ async fn what_a_watch_shows_is_late_by_the_latency_and_not_by_the_number_of_chan
 }
 
 #[tokio::test]
-async fn a_feed_survives_a_partition_and_a_compaction() {
+async fn feed_survives_a_partition_and_a_compaction() {
     let world = World::new();
-    let (cut, writer) = (world.store("cut"), world.store("writer"));
+    let (cut, writer) = (world.process("cut").store(), world.process("writer").store());
     writer.put("/n/a", "1").await.unwrap();
     let mut feed = Feed::open(cut, Selection::prefix("/n/")).unwrap();
     while !matches!(feed.next().await, Some(Ok(FeedItem::Synced(_)))) {}
-    world.partition("cut");
+    world.process("cut").partition();
     writer.delete(Selection::key("/n/a")).await.unwrap();
     let last = writer.put("/n/b", "2").await.unwrap();
     world.compact(last).unwrap();
     world.advance(s(60)).await;
-    world.heal("cut");
+    world.process("cut").heal();
     let mut told: Vec<(&str, Bytes)> = Vec::new();
     loop {
         match feed.next().await.unwrap().unwrap() {
@@ -305,13 +300,13 @@ async fn a_feed_survives_a_partition_and_a_compaction() {
 /// What an onlooker sees and when, in a world with many sessions and faults.
 async fn trace() -> Vec<String> {
     let world = World::new();
-    let onlooker = world.store("onlooker");
+    let onlooker = world.process("onlooker").store();
     let mut watch = watch_all(&onlooker).await;
     let names: Vec<String> = (0..8).map(|n| format!("n{n}")).collect();
     for name in &names {
-        let (store, clock) = (world.store(name), world.clock(name));
-        world.latency(name, ms(7));
-        // A holder without dice: renews every second, and begins again when its lease is gone.
+        let (store, clock) = (world.process(name).store(), world.process(name).clock());
+        world.process(name).set_latency(ms(7));
+        // A holder without jitter: it renews every second, and starts again when its lease has ended.
         let name = name.clone();
         tokio::spawn(async move {
             loop {
@@ -337,22 +332,22 @@ async fn trace() -> Vec<String> {
         for (n, name) in names.iter().enumerate() {
             world.advance(ms(313)).await;
             match (n + round) % 4 {
-                0 => world.partition(name),
-                1 => world.lose_answers(name),
-                2 => world.stall(name),
-                _ => world.skew(name, Skew::Drift { ppm: 700_000 }),
+                0 => world.process(name).partition(),
+                1 => world.process(name).drop_responses(),
+                2 => world.process(name).pause(),
+                _ => world.process(name).set_clock_skew(ClockSkew::Drift { ppm: 700_000 }),
             }
         }
         world.advance(s(10)).await;
         world.heal_all();
-        names.iter().for_each(|name| world.resume(name));
+        names.iter().for_each(|name| world.process(name).resume());
         world.advance(s(4)).await;
     }
     written.await.unwrap()
 }
 
 #[test]
-fn the_same_test_has_the_same_trace_every_time() {
+fn same_test_repeats_its_trace() {
     let run = |is_paused: bool| {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(is_paused).build();

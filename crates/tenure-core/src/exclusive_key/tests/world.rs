@@ -27,7 +27,7 @@ use requests::{UndeliveredReply, UnsentStep};
 
 pub(super) const KEY: &str = "/shop/nodes/a";
 
-/// What becomes of a request.
+/// The fault of the current requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StoreFault {
     Works,

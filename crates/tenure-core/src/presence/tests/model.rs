@@ -1,4 +1,5 @@
-//! Random histories of a store, watched with breaks and new listings: whatever happened, followers end up with what is there.
+//! Random histories of a store, followed with breaks and new listings: in the end each set equals
+//! the store.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,15 +11,15 @@ use crate::snapshot::SnapshotDiff;
 
 #[derive(Clone, Debug)]
 enum ModelStep {
-    /// A node writes its record, in a new life if it had none.
+    /// A node writes its record, as a new incarnation if it had no key.
     Put(u8, bool),
-    /// A node's key goes.
+    /// A node's key is deleted.
     Delete(u8),
-    /// The follower reads what its watch has for it.
+    /// The watch delivers its pending changes.
     Read,
-    /// The watch breaks, and a listing begins of which so many pages arrive before it breaks again.
+    /// The watch breaks. A listing begins, and this many pages arrive before it breaks too.
     Break(usize),
-    /// A listing is done to its end.
+    /// A listing completes.
     List,
 }
 
@@ -33,7 +34,7 @@ fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// The store as it is, and the history since the follower's watch began.
+/// The current state of the store, and the changes since the watch was opened.
 #[derive(Default)]
 struct Model {
     revision: i64,
@@ -62,95 +63,96 @@ impl Model {
     }
 }
 
-/// One who hears the news and nothing else.
+/// A consumer that sees the events only.
 #[derive(Default)]
 struct Listener {
-    /// Address and token by node, as told.
+    /// Address and token by node, from the events.
     members: BTreeMap<NodeId, (Option<String>, Token)>,
     bad: std::collections::BTreeSet<NodeId>,
     /// The last token of each node, which must only grow.
     tokens: BTreeMap<NodeId, Token>,
-    has_picture: bool,
+    has_snapshot: bool,
     is_stale: bool,
 }
 
 impl Listener {
-    fn hear(&mut self, news: PresenceEvent<NodeId, MemberRecord>) {
-        match news {
+    fn handle(&mut self, event: PresenceEvent<NodeId, MemberRecord>) {
+        match event {
             PresenceEvent::Snapshot(snapshot) => {
-                assert!(!std::mem::replace(&mut self.has_picture, true), "the whole picture is told once");
+                assert!(!std::mem::replace(&mut self.has_snapshot, true), "the snapshot is reported once");
                 self.bad = snapshot.set_aside().iter().map(|aside| aside.id.clone()).collect();
                 snapshot.members().iter().for_each(|member| self.join(member));
             }
             PresenceEvent::Joined(member) => self.join(&member),
             PresenceEvent::Updated { before, now } => {
                 assert_eq!(before.token, now.token);
-                let told = self.members.insert(now.id.clone(), (now.record.address.clone(), now.token));
-                assert_eq!(told, Some((before.record.address.clone(), before.token)));
+                let known = self.members.insert(now.id.clone(), (now.record.address.clone(), now.token));
+                assert_eq!(known, Some((before.record.address.clone(), before.token)));
             }
             PresenceEvent::Left { member, .. } => {
-                let told = self.members.remove(&member.id);
-                assert_eq!(told, Some((member.record.address.clone(), member.token)));
+                let known = self.members.remove(&member.id);
+                assert_eq!(known, Some((member.record.address.clone(), member.token)));
             }
             PresenceEvent::Unreadable(aside) => drop(self.bad.insert(aside.id)),
             PresenceEvent::Cleared { id, .. } => assert!(self.bad.remove(&id)),
             PresenceEvent::Stale { .. } => assert!(!std::mem::replace(&mut self.is_stale, true)),
             PresenceEvent::Fresh { .. } => assert!(std::mem::replace(&mut self.is_stale, false)),
         }
-        assert!(self.has_picture, "the whole picture is told first");
+        assert!(self.has_snapshot, "the snapshot is reported first");
     }
 
     fn join(&mut self, member: &Presence<NodeId, MemberRecord>) {
         let before = self.members.insert(member.id.clone(), (member.record.address.clone(), member.token));
-        assert_eq!(before, None, "one who is there does not join");
+        assert_eq!(before, None, "a present member does not join");
         let last = self.tokens.insert(member.id.clone(), member.token);
         assert!(last.is_none_or(|last| last <= member.token), "incarnations only grow");
     }
 }
 
-fn pass_on(items: &mut Vec<FeedItem>, roster: &mut PresenceSet<NodePresence>, listener: &mut Listener) {
+fn deliver(items: &mut Vec<FeedItem>, set: &mut PresenceSet<NodePresence>, listener: &mut Listener) {
     for item in items.drain(..) {
         let is_whole = matches!(item, FeedItem::Synced(_));
-        let mut news = Vec::new();
-        roster.handle_item(item, Moment::ORIGIN, &mut news);
-        let may_speak = is_whole || matches!(news[..], [] | [PresenceEvent::Stale { .. }]);
-        assert!(may_speak, "half a listing was told: {news:?}");
-        news.into_iter().for_each(|news| listener.hear(news));
+        let mut events = Vec::new();
+        set.handle_item(item, Moment::ORIGIN, &mut events);
+        let is_allowed = is_whole || matches!(events[..], [] | [PresenceEvent::Stale { .. }]);
+        assert!(is_allowed, "half a listing was reported: {events:?}");
+        events.into_iter().for_each(|event| listener.handle(event));
     }
 }
 
-/// Plays a history; at each whole picture, and at the end, the listener has what the store had at that revision.
-fn play(steps: Vec<ModelStep>) {
+/// Runs a history. At each `Synced`, and at the end, the listener has what the store had at that
+/// revision.
+fn run_history(steps: Vec<ModelStep>) {
     let mut model = Model { revision: 1, ..Model::default() };
-    let (mut picture, mut roster) = (SnapshotDiff::new(), PresenceSet::new(NodePresence(layout())));
+    let (mut diff, mut set) = (SnapshotDiff::new(), PresenceSet::new(NodePresence(layout())));
     let (mut listener, mut items) = (Listener::default(), Vec::new());
     for step in steps.into_iter().chain([ModelStep::List, ModelStep::Read]) {
         match step {
             ModelStep::Put(node, is_good) => model.put(node, is_good),
             ModelStep::Delete(node) => model.delete(node),
-            ModelStep::Read if picture.whole_at().is_some() => {
+            ModelStep::Read if diff.synced_at().is_some() => {
                 for change in model.history.drain(..) {
-                    picture.handle_batch(change.revision(), vec![change], &mut items);
+                    diff.handle_batch(change.revision(), vec![change], &mut items);
                 }
             }
             ModelStep::Read => {}
             ModelStep::Break(pages) => {
-                picture.handle_break(&mut items);
+                diff.handle_break(&mut items);
                 let pairs: Vec<KeyValue> = model.pairs.values().cloned().collect();
                 for page in pairs.chunks(2).take(pages) {
-                    picture.handle_page(Revision(model.revision), page.to_vec(), &mut items);
+                    diff.handle_page(Revision(model.revision), page.to_vec(), &mut items);
                 }
-                picture.handle_break(&mut items);
+                diff.handle_break(&mut items);
             }
             ModelStep::List => {
-                picture.handle_break(&mut items);
+                diff.handle_break(&mut items);
                 let pairs = model.pairs.values().cloned().collect();
-                picture.handle_page(Revision(model.revision), pairs, &mut items);
-                picture.handle_listed(&mut items);
+                diff.handle_page(Revision(model.revision), pairs, &mut items);
+                diff.handle_listed(&mut items);
                 model.history.clear();
             }
         }
-        pass_on(&mut items, &mut roster, &mut listener);
+        deliver(&mut items, &mut set, &mut listener);
     }
     let is_good = |pair: &&KeyValue| pair.value != "broken";
     let there: BTreeMap<NodeId, (Option<String>, Token)> = model
@@ -164,19 +166,19 @@ fn play(steps: Vec<ModelStep>) {
         .collect();
     assert_eq!(listener.members, there);
     assert_eq!(listener.members.len() + listener.bad.len(), model.pairs.len());
-    let shown = roster.snapshot().unwrap();
+    let shown = set.snapshot().unwrap();
     assert_eq!(shown.revision, Revision(model.revision));
     let shown: BTreeMap<_, _> = shown
         .members()
         .iter()
         .map(|member| (member.id.clone(), (member.record.address.clone(), member.token)))
         .collect();
-    assert_eq!(shown, there, "who only heard the news knows what the roster shows");
+    assert_eq!(shown, there, "events add up to the snapshot");
 }
 
 proptest! {
     #[test]
-    fn whatever_happened_every_view_ends_up_with_what_is_there(steps in steps()) {
-        play(steps);
+    fn every_set_converges_to_the_store(steps in steps()) {
+        run_history(steps);
     }
 }

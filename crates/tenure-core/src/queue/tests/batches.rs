@@ -1,4 +1,4 @@
-//! Which requests travel together.
+//! Requests that share a batch.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn held_queue() -> (WaitQueue, WaiterId) {
     (queue, first)
 }
 
-/// Which of these requests of one queue the first batch takes.
+/// Returns which of these requests of one queue the first batch takes.
 fn taken(outputs: &[QueueOutput]) -> Vec<bool> {
     let mut batch = BatchRequests::default();
     outputs.iter().map(|output| batch.takes(0, *output)).collect()
@@ -33,9 +33,9 @@ fn batch_takes_one_enter_of_each_queue() {
     assert!(batch.takes(0, enter(&mut queue)));
 }
 
-/// Otherwise a lock that many callers of one process want would cost two requests for each hand-off.
+/// Otherwise a lock with many callers in one process would cost two requests for each hand-off.
 #[test]
-fn release_shares_a_batch_with_an_enter_behind_it() {
+fn release_shares_batch_with_later_enter() {
     let (mut queue, first) = held_queue();
     let (join, another) = (enter(&mut queue), enter(&mut queue));
     queue.leave(first, NOW);

@@ -1,4 +1,4 @@
-//! Whose key is the oldest, as a refused caller reads it.
+//! The identity in the oldest key, as a refused caller reads it.
 
 use bytes::Bytes;
 
@@ -45,7 +45,7 @@ fn holder_is_named_by_its_record() {
 }
 
 #[test]
-fn leader_is_named_by_its_record_without_a_program() {
+fn leader_identity_is_read_without_program() {
     let Identity { host, pid, user, .. } = identity();
     let record =
         CandidateRecord { candidate: "web-2".to_owned(), host, pid, user, ..CandidateRecord::default() };

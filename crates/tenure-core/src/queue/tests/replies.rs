@@ -1,4 +1,4 @@
-//! Replies and events that arrive late, and what they must not change. The tests reply to each request themselves.
+//! Replies and events that arrive late, and what they must not change. The tests play the store.
 
 use super::*;
 
@@ -34,8 +34,13 @@ fn leave(queue: &mut WaitQueue) -> RequestId {
     }
 }
 
-/// Enters under this lease; the reply shows this token and this predecessor.
-fn stands(queue: &mut WaitQueue, id: i64, own: i64, predecessor: Option<QueueKey>) -> (WaiterId, QueueKey) {
+/// Enters under this lease. The reply contains this token and this predecessor.
+fn enter_behind(
+    queue: &mut WaitQueue,
+    id: i64,
+    own: i64,
+    predecessor: Option<QueueKey>,
+) -> (WaiterId, QueueKey) {
     let id = queue.enter(lease(id), LockMode::Exclusive);
     let (epoch, queue_key) = enter(queue);
     queue.handle_entered(id, epoch, EnterReply::Stored { token: token(own), predecessor }, 0.5, NOW);
@@ -71,7 +76,7 @@ fn lost(queue: &mut WaitQueue) -> Vec<LossReason> {
 #[test]
 fn reply_of_earlier_look_is_ignored() {
     let mut queue = WaitQueue::new(7);
-    let (id, queue_key) = stands(&mut queue, 1, 9, Some(queue_key_of(2)));
+    let (id, queue_key) = enter_behind(&mut queue, 1, 9, Some(queue_key_of(2)));
     queue.handle_watched(queue_key_of(2), NOW);
     let first = look(&mut queue);
     queue.handle_gone(queue_key, Revision(11), NOW);
@@ -90,7 +95,7 @@ fn reply_of_earlier_look_is_ignored() {
 #[test]
 fn delete_event_older_than_the_key_is_ignored() {
     let mut queue = WaitQueue::new(7);
-    let (_, queue_key) = stands(&mut queue, 1, 9, None);
+    let (_, queue_key) = enter_behind(&mut queue, 1, 9, None);
     queue.handle_gone(queue_key, Revision(8), NOW);
     assert_eq!(lost(&mut queue), []);
     queue.handle_gone(queue_key, Revision(10), NOW);
@@ -101,7 +106,7 @@ fn delete_event_older_than_the_key_is_ignored() {
 #[test]
 fn ambiguous_enter_holds_only_by_its_own_reply() {
     let mut queue = WaitQueue::new(7);
-    let (first, _) = stands(&mut queue, 1, 5, None);
+    let (first, _) = enter_behind(&mut queue, 1, 5, None);
     let second = queue.enter(lease(1), LockMode::Exclusive);
     let (epoch, queue_key) = enter(&mut queue);
     queue.handle_entered(second, epoch, EnterReply::Unknown, 0.0, NOW);
@@ -122,7 +127,7 @@ fn ambiguous_enter_holds_only_by_its_own_reply() {
 #[test]
 fn entering_waiter_holds_by_the_release_before_it() {
     let mut queue = WaitQueue::new(7);
-    let (first, _) = stands(&mut queue, 1, 5, None);
+    let (first, _) = enter_behind(&mut queue, 1, 5, None);
     let second = queue.enter(lease(1), LockMode::Exclusive);
     let (_, queue_key) = enter(&mut queue);
     queue.leave(first, NOW);
@@ -134,9 +139,9 @@ fn entering_waiter_holds_by_the_release_before_it() {
 
 /// It holds by the release of its predecessor, and its own enter has no reply yet. Another client deletes its key.
 #[test]
-fn key_with_a_request_in_flight_is_not_reused() {
+fn key_with_request_in_flight_is_kept() {
     let mut queue = WaitQueue::new(7);
-    let (first, _) = stands(&mut queue, 1, 5, None);
+    let (first, _) = enter_behind(&mut queue, 1, 5, None);
     let second = queue.enter(lease(1), LockMode::Exclusive);
     let (_, queue_key) = enter(&mut queue);
     queue.leave(first, NOW);
@@ -157,8 +162,8 @@ fn key_with_a_request_in_flight_is_not_reused() {
 #[test]
 fn lost_lease_wakes_the_local_waiter_behind_it() {
     let mut queue = WaitQueue::new(7);
-    let (_, queue_key) = stands(&mut queue, 1, 5, None);
-    let (waiter, _) = stands(&mut queue, 2, 6, Some(queue_key));
+    let (_, queue_key) = enter_behind(&mut queue, 1, 5, None);
+    let (waiter, _) = enter_behind(&mut queue, 2, 6, Some(queue_key));
     assert_eq!(queue.poll_output(), None);
     held(&mut queue);
     queue.handle_lease_lost(lease(1), NOW);
@@ -174,7 +179,7 @@ fn holder_behind_the_waiter_is_no_predecessor() {
         [(3, Predecessor::Holder(queue_key_of(2))), (12, Predecessor::Nearest(queue_key_of(2)))]
     {
         let mut queue = WaitQueue::new(7);
-        stands(&mut queue, 1, 9, Some(queue_key_of(2)));
+        enter_behind(&mut queue, 1, 9, Some(queue_key_of(2)));
         queue.handle_holder(queue_key_of(2), token(since), Revision(13));
         queue.handle_gone(queue_key_of(2), Revision(14), NOW);
         match queue.poll_output() {
@@ -188,7 +193,7 @@ fn holder_behind_the_waiter_is_no_predecessor() {
 #[test]
 fn event_during_a_look_causes_another() {
     let mut queue = WaitQueue::new(7);
-    let (id, _) = stands(&mut queue, 1, 9, Some(queue_key_of(2)));
+    let (id, _) = enter_behind(&mut queue, 1, 9, Some(queue_key_of(2)));
     queue.handle_watched(queue_key_of(2), NOW);
     let first = look(&mut queue);
     queue.handle_gone(queue_key_of(2), Revision(11), NOW);
@@ -230,11 +235,11 @@ fn leave_names_the_hold_that_ends() {
         other => panic!("{other:?} instead of a leave"),
     };
     let mut queue = WaitQueue::new(7);
-    let (waiter, _) = stands(&mut queue, 1, 9, Some(QueueKey { lease: lease(2), nonce: 1 }));
+    let (waiter, _) = enter_behind(&mut queue, 1, 9, Some(QueueKey { lease: lease(2), nonce: 1 }));
     queue.leave(waiter, NOW);
     assert_eq!(held_in(queue.poll_output()).1, None);
     let mut queue = WaitQueue::new(7);
-    let (holder, _) = stands(&mut queue, 1, 9, None);
+    let (holder, _) = enter_behind(&mut queue, 1, 9, None);
     queue.leave(holder, NOW);
     let (epoch, held) = held_in(queue.poll_output());
     assert_eq!(held, Some(token(9)));

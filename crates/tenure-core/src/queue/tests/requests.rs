@@ -105,15 +105,15 @@ impl Queue {
         }
     }
 
-    fn ask(&mut self, action: QueueOutput) -> QueueReply {
+    fn exchange(&mut self, action: QueueOutput) -> QueueReply {
         let reply = self.send(action);
         self.handle(action, reply)
     }
 
     fn looked(&mut self, action: QueueOutput) -> PredecessorReply {
-        match self.ask(action) {
+        match self.exchange(action) {
             QueueReply::Predecessor(_, _, looked, _) => looked,
-            other => panic!("{other:?} is no reply to a look"),
+            other => panic!("{other:?} is no reply to a read"),
         }
     }
 }
@@ -163,7 +163,7 @@ fn found_key_has_its_create_revision_as_token() {
     queue.put(3);
     for lookup in [PredecessorLookup::All, PredecessorLookup::Skip] {
         let again = queue.enter(2, lookup, true);
-        let QueueReply::Enter(_, _, entered, _) = queue.ask(again) else { panic!("an enter") };
+        let QueueReply::Enter(_, _, entered, _) = queue.exchange(again) else { panic!("an enter") };
         let (EnterReply::Stored { token, .. } | EnterReply::Joined { token }) = entered else {
             panic!("{entered:?}")
         };
@@ -184,13 +184,13 @@ fn predecessor_of_the_preceding_revision_is_found() {
     }
     queue.put_foreign();
     let again = queue.enter(2, PredecessorLookup::All, true);
-    let QueueReply::Enter(_, _, entered, _) = queue.ask(again) else { panic!("an enter") };
+    let QueueReply::Enter(_, _, entered, _) = queue.exchange(again) else { panic!("an enter") };
     assert!(matches!(entered, EnterReply::Stored { predecessor: Some(_), .. }), "{entered:?}");
 }
 
 /// The next waiter was known by key and token. Its key was deleted and put anew: then it has another token, and others before it.
 #[test]
-fn next_key_that_was_put_anew_is_not_passed_on_to() {
+fn successor_put_again_does_not_inherit_hold() {
     let mut queue = Queue::new(QueueKind::Lock);
     queue.put(1);
     let known = queue.put(2);
@@ -199,7 +199,7 @@ fn next_key_that_was_put_anew_is_not_passed_on_to() {
     let anew = queue.put(2);
     for (token, first) in [(known, vec![]), (anew, vec![(queue.queue_key(2), anew)])] {
         let leave = queue.leave(1, AfterLeave::Successor(queue.queue_key(2), token));
-        let QueueReply::Leave(_, _, left, _) = queue.ask(leave) else { panic!("a leave") };
+        let QueueReply::Leave(_, _, left, _) = queue.exchange(leave) else { panic!("a leave") };
         let LeaveReply::Gone { first: shown, .. } = left else { panic!("{left:?}") };
         assert_eq!(shown, first);
     }

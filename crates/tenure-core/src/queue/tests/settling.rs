@@ -1,14 +1,15 @@
-//! Enters whose reply was lost: they are applied before their key is left, or never.
+//! Enters with a lost reply: they are applied before their key is left, or never.
 
 use super::*;
 
-/// Found by attack: a member of etcd was paused for 13 s with the enter in it, and its key blocked the lock for the life of the session.
+/// Found by fault injection: a member of etcd was paused for 13 s with the enter in it, and its key
+/// blocked the lock until the session ended.
 #[test]
-fn late_enter_of_left_place_is_never_applied() {
+fn late_enter_of_left_key_is_never_applied() {
     let mut world = late_enter();
     assert_eq!(world.queue_keys(), 0);
-    assert!(world.queues[0].is_empty(), "no process verifies it any longer");
-    // The lease is as good as before.
+    assert!(world.queues[0].is_empty(), "the queue has no waiter");
+    // The lease is still valid.
     let again = world.enter(0, LockMode::Exclusive);
     world.settle();
     assert!(world.holds(0, again));
@@ -27,14 +28,14 @@ fn late_enter_without_guard_leaves_a_key() {
 /// An enter is taken for lost, its key is left, and the enter arrives a minute later.
 fn late_enter() -> QueueWorld {
     let mut world = QueueWorld::new(1);
-    world.fate = RequestFault::Late;
+    world.fault = RequestFault::Late;
     let id = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fate = RequestFault::Works;
+    world.fault = RequestFault::Works;
     world.leave(0, id);
     world.pass(Duration::from_secs(60));
     assert_eq!(world.queue_keys(), 0);
-    world.arrive();
+    world.apply_late();
     world.settle();
     world
 }
@@ -43,15 +44,15 @@ fn late_enter() -> QueueWorld {
 #[test]
 fn changed_guard_delays_other_enters_and_loses_none() {
     let mut world = QueueWorld::new(1);
-    world.fate = RequestFault::Late;
+    world.fault = RequestFault::Late;
     let first = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fate = RequestFault::Works;
+    world.fault = RequestFault::Works;
     let second = world.enter(0, LockMode::Exclusive);
     world.leave(0, first);
     world.settle();
     assert!(world.holds(0, second));
-    world.arrive();
+    world.apply_late();
     world.leave(0, second);
     world.settle();
     assert_eq!((world.queue_keys(), world.queues[0].is_empty()), (0, true));

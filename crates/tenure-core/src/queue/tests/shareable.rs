@@ -1,4 +1,4 @@
-//! Modes that several hold at once: only a snapshot of the whole queue decides.
+//! Modes with several holders: only a snapshot of the whole queue decides.
 
 use super::*;
 
@@ -49,8 +49,9 @@ fn permit_waits_only_after_a_snapshot() {
     assert!(matches!(queue.poll_event(), Some(QueueEvent::Held { .. })));
 }
 
-/// Another process shares the lock. The exclusive waiter behind our shared holder holds only when that one has left too, so the release
-/// must read the queue: the key of the waiter alone does not show the other holder.
+/// Another process shares the lock. The exclusive waiter behind the local shared holder holds only
+/// when that process has released too. So the release must read the queue: the waiter's key alone
+/// does not show the other holder.
 #[test]
 fn release_of_a_shared_holder_reads_the_queue() {
     let token = |revision| Token(Revision(revision));
@@ -78,7 +79,7 @@ fn release_of_a_shared_holder_reads_the_queue() {
         queue.leave(holder, NOW);
         let Some(QueueOutput::Leave { epoch, after, .. }) = queue.poll_output() else { panic!("no leave") };
         assert_eq!(after, if reads { AfterLeave::Queue } else { AfterLeave::Successor(behind, token(12)) });
-        // What the release shows decides: with another holder first, the waiter goes on waiting.
+        // The reply to the release decides: with another holder first, the waiter keeps waiting.
         let first =
             if reads { vec![(other, token(3)), (behind, token(12))] } else { vec![(behind, token(12))] };
         queue.handle_left(holder, epoch, LeaveReply::Gone { was_there: true, first, guard: None }, 0.5, NOW);

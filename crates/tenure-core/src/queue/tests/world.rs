@@ -1,4 +1,4 @@
-//! Processes that stand in one queue, a store, and what is between them.
+//! Processes with waiters in one queue, a store, and the network between them.
 
 mod requests;
 
@@ -23,34 +23,35 @@ use crate::txn::{Condition, LeaseChoice, Op, Txn};
 
 const TTL: Duration = Duration::from_secs(3_600);
 
-/// By when a request that was taken for lost is applied at the latest. A paused member of etcd knows no bound.
+/// The latest time at which a request with a lost reply is applied. A paused member of etcd has no
+/// such bound.
 const LATE_MAX: Duration = Duration::from_secs(600);
 
-/// What a key says that holds.
+/// The value of a key that is marked as holder.
 const HOLDS: &str = "holds";
 
-/// How many keys each process can have.
+/// The number of keys that each process can have.
 const NONCES: u64 = 1_000;
 
-/// What becomes of a request.
+/// The fault of the current requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestFault {
     Works,
-    /// It never arrives, and that is known.
+    /// It is not applied, and the error shows it.
     NotDone,
-    /// It is carried out; the answer is lost.
-    LosesAnswer,
-    /// The answer is lost, and it is carried out much later.
+    /// It is applied, and its reply is lost.
+    LosesReply,
+    /// Its reply is lost, and it is applied much later.
     Late,
 }
 
-/// A request that is not yet at the store.
+/// A request that has not reached the store.
 enum UnsentRequest {
     QueueOutput(QueueOutput),
     Read(SecondRead),
 }
 
-/// What a process watches.
+/// The keys that a process watches.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Watching {
     own: BTreeMap<QueueKey, Option<Token>>,
@@ -68,10 +69,10 @@ impl Watching {
     }
 }
 
-/// What a process believes of a waiter.
+/// The state of a waiter, as its process knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LocalState {
-    Hopes,
+    Waits,
     Holds(Token),
     Over,
     Lost,
@@ -84,29 +85,30 @@ pub(super) struct QueueWorld {
     layout: Layout,
     name: LockName,
     pub(super) queues: Vec<WaitQueue>,
-    /// What builds the requests of each process and reads their replies.
+    /// The request builder of each process.
     builders: Vec<QueueRequests>,
     leases: Vec<LeaseId>,
     lease_counter: i64,
-    pub(super) fate: RequestFault,
+    pub(super) fault: RequestFault,
     pub(super) requests: Vec<&'static str>,
     modes: BTreeMap<QueueKey, LockMode>,
-    beliefs: BTreeMap<(usize, WaiterId), LocalState>,
+    states: BTreeMap<(usize, WaiterId), LocalState>,
     watched: Vec<Watching>,
-    /// Requests not yet at the store, answers and events not yet at their process: what happens next is anybody's guess.
-    asked: Vec<(usize, UnsentRequest)>,
-    answers: Vec<(usize, QueueReply)>,
-    /// Requests that were taken for lost, with the time by which the store carries them out.
+    /// Requests that have not reached the store, replies and events that have not reached their
+    /// process. They arrive in any order.
+    unsent: Vec<(usize, UnsentRequest)>,
+    replies: Vec<(usize, QueueReply)>,
+    /// Requests with a lost reply, with the time by which the store applies them.
     late: Vec<(Moment, Txn)>,
-    /// What each process has still to be shown.
+    /// Watch events that have not reached their process.
     events: Vec<VecDeque<WatchEvent>>,
 }
 
-/// What a watch shows.
+/// An event of a watch.
 #[derive(Clone, Copy, Debug)]
 enum WatchEvent {
     Gone(QueueKey, Revision),
-    /// A key that stands since then said that it holds.
+    /// The key with this token was marked as holder.
     Holds(QueueKey, Token, Revision),
 }
 
@@ -124,13 +126,13 @@ impl QueueWorld {
             builders: Vec::new(),
             leases: Vec::new(),
             lease_counter: 0,
-            fate: RequestFault::Works,
+            fault: RequestFault::Works,
             requests: Vec::new(),
             modes: BTreeMap::new(),
-            beliefs: BTreeMap::new(),
+            states: BTreeMap::new(),
             watched: vec![Watching::default(); processes],
-            asked: Vec::new(),
-            answers: Vec::new(),
+            unsent: Vec::new(),
+            replies: Vec::new(),
             late: Vec::new(),
             events: vec![VecDeque::new(); processes],
         };
@@ -153,44 +155,44 @@ impl QueueWorld {
 
     pub(super) fn enter(&mut self, process: usize, mode: LockMode) -> WaiterId {
         let id = self.queues[process].enter(self.leases[process], mode);
-        self.beliefs.insert((process, id), LocalState::Hopes);
+        self.states.insert((process, id), LocalState::Waits);
         self.collect(process);
         id
     }
 
-    /// Whoever leaves stops believing first.
+    /// The state ends before the request is sent.
     pub(super) fn leave(&mut self, process: usize, id: WaiterId) {
-        self.beliefs.insert((process, id), LocalState::Over);
+        self.states.insert((process, id), LocalState::Over);
         self.queues[process].leave(id, self.now);
         self.collect(process);
     }
 
     pub(super) fn holds(&self, process: usize, id: WaiterId) -> bool {
-        matches!(self.beliefs.get(&(process, id)), Some(LocalState::Holds(_)))
+        matches!(self.states.get(&(process, id)), Some(LocalState::Holds(_)))
     }
 
     pub(super) fn is_lost(&self, process: usize, id: WaiterId) -> bool {
-        self.beliefs.get(&(process, id)) == Some(&LocalState::Lost)
+        self.states.get(&(process, id)) == Some(&LocalState::Lost)
     }
 
-    /// A stranger revokes a process's lease; the process gets another for what it does next.
+    /// Another client revokes the process's lease. Its next waiters use another lease.
     pub(super) fn revoke(&mut self, process: usize) {
         self.store.revoke(self.leases[process], self.now).unwrap();
         self.leases[process] = self.grant();
     }
 
-    pub(super) fn delete_place_of(&mut self, process: usize, id: WaiterId) {
+    pub(super) fn delete_key_of(&mut self, process: usize, id: WaiterId) {
         let (queue_key, _) = self.queues[process].queue_key(id).unwrap();
         let txn = Txn::new().then(Op::delete(self.key(queue_key)));
         self.store.apply(&txn, self.now).unwrap();
     }
 
-    /// A holder of a process records that in its key.
-    pub(super) fn say_holding(&mut self, process: usize) {
+    /// The holders of a process mark their keys.
+    pub(super) fn mark_holder(&mut self, process: usize) {
         let of = (process, WaiterId(0))..=(process, WaiterId(u64::MAX));
-        let holders = self.beliefs.range(of).filter(|(_, belief)| matches!(belief, LocalState::Holds(_)));
+        let holders = self.states.range(of).filter(|(_, state)| matches!(state, LocalState::Holds(_)));
         let queue_keys: Vec<_> =
-            holders.filter_map(|(who, _)| self.queues[process].queue_key(who.1)).collect();
+            holders.filter_map(|(waiter, _)| self.queues[process].queue_key(waiter.1)).collect();
         for (queue_key, token) in queue_keys {
             let (key, token) = (self.key(queue_key), token.unwrap());
             let put = Op::Put { key: key.clone(), value: HOLDS.into(), lease: LeaseChoice::Keep };
@@ -200,25 +202,25 @@ impl QueueWorld {
     }
 
     pub(super) fn queue_keys(&mut self) -> usize {
-        self.line_now().len()
+        self.queue_now().len()
     }
 
-    /// Everything that can happen happens, in order.
+    /// Delivers everything in flight, in order.
     pub(super) fn settle(&mut self) {
         for _ in 0..100_000 {
-            self.see();
-            if let Some((process, action)) = (!self.asked.is_empty()).then(|| self.asked.remove(0)) {
+            self.collect_changes();
+            if let Some((process, action)) = (!self.unsent.is_empty()).then(|| self.unsent.remove(0)) {
                 self.perform(process, action);
-            } else if !self.answers.is_empty() {
-                let (process, answer) = self.answers.remove(0);
-                self.deliver(process, answer);
+            } else if !self.replies.is_empty() {
+                let (process, reply) = self.replies.remove(0);
+                self.deliver(process, reply);
             } else if let Some(process) = (0..self.queues.len()).find(|&n| !self.events[n].is_empty()) {
                 self.show(process);
             } else {
                 return;
             }
         }
-        panic!("the queue never comes to rest");
+        panic!("the queue never settles");
     }
 
     pub(super) fn pass(&mut self, span: Duration) {
@@ -239,32 +241,32 @@ impl QueueWorld {
 
     fn move_to(&mut self, moment: Moment) {
         if self.late.iter().any(|(latest, _)| *latest <= moment) {
-            self.arrive();
+            self.apply_late();
         }
         self.now = self.now.max(moment);
     }
 
-    /// Requests that were taken for lost are carried out.
-    pub(super) fn arrive(&mut self) {
+    /// Applies the requests with a lost reply.
+    pub(super) fn apply_late(&mut self) {
         for (_, txn) in std::mem::take(&mut self.late) {
-            // Their lease may be gone by now.
+            // Their lease may have ended.
             let _ = self.store.apply(&txn, self.now);
         }
-        self.see();
+        self.collect_changes();
     }
 
-    /// One thing happens, as the dice fell.
-    pub(super) fn happen(&mut self, throw: u16) {
-        let process = usize::from(throw >> 8) % self.queues.len();
-        let pick = usize::from(throw >> 4);
-        self.fate = match (throw >> 12) % 8 {
+    /// Takes one random step.
+    pub(super) fn step(&mut self, random: u16) {
+        let process = usize::from(random >> 8) % self.queues.len();
+        let pick = usize::from(random >> 4);
+        self.fault = match (random >> 12) % 8 {
             0 => RequestFault::NotDone,
-            1 => RequestFault::LosesAnswer,
+            1 => RequestFault::LosesReply,
             2 => RequestFault::Late,
             _ => RequestFault::Works,
         };
-        self.see();
-        match throw % 16 {
+        self.collect_changes();
+        match random % 16 {
             0 | 1 => drop(self.enter(process, LockMode::Exclusive)),
             2 | 3 => {
                 let mine: Vec<WaiterId> = self.live(process);
@@ -273,80 +275,81 @@ impl QueueWorld {
                 }
             }
             4 if pick.is_multiple_of(4) => self.revoke(process),
-            4 => self.say_holding(process),
+            4 => self.mark_holder(process),
             5 if pick.is_multiple_of(4) => {
-                let queue: Vec<QueueKey> = self.line_now().into_values().collect();
+                let queue: Vec<QueueKey> = self.queue_now().into_values().collect();
                 if !queue.is_empty() {
                     let txn = Txn::new().then(Op::delete(self.key(queue[pick % queue.len()])));
                     self.store.apply(&txn, self.now).unwrap();
                 }
             }
             5 if pick % 4 == 1 => self.toggle_foreign(),
-            6 => self.arrive(),
+            6 => self.apply_late(),
             7 => {
-                self.move_to(self.now + Duration::from_millis(u64::from(throw >> 4)));
+                self.move_to(self.now + Duration::from_millis(u64::from(random >> 4)));
                 self.queues[process].handle_time(self.now);
                 self.collect(process);
             }
-            8..=11 if !self.asked.is_empty() => {
-                let (process, action) = self.asked.remove(pick % self.asked.len());
+            8..=11 if !self.unsent.is_empty() => {
+                let (process, action) = self.unsent.remove(pick % self.unsent.len());
                 self.perform(process, action);
             }
-            12..=14 if !self.answers.is_empty() => {
-                let (process, answer) = self.answers.remove(pick % self.answers.len());
-                self.deliver(process, answer);
+            12..=14 if !self.replies.is_empty() => {
+                let (process, reply) = self.replies.remove(pick % self.replies.len());
+                self.deliver(process, reply);
             }
             _ => self.show(process),
         }
     }
 
-    /// A waiter that is valid, and whose key exists, is the first of the queue.
+    /// A waiter that holds, and has its key in the store, must be the first of the queue.
     pub(super) fn check_holders(&mut self) {
-        let queue = self.line_now();
+        let queue = self.queue_now();
         let first = queue.keys().next().copied();
-        for (who, belief) in &self.beliefs {
-            if let LocalState::Holds(token) = belief
+        for (waiter, state) in &self.states {
+            if let LocalState::Holds(token) = state
                 && queue.contains_key(token)
             {
-                assert_eq!(Some(*token), first, "{who:?} holds behind somebody");
+                assert_eq!(Some(*token), first, "{waiter:?} holds behind an older key");
             }
         }
     }
 
-    /// Faults end, holders leave one after the other: everybody is served or told, and nothing is left.
-    pub(super) fn come_to_an_end(&mut self) {
-        self.fate = RequestFault::Works;
+    /// Ends all faults and lets the holders leave one after the other. Every waiter must hold or be
+    /// lost, and no key may remain.
+    pub(super) fn run_to_end(&mut self) {
+        self.fault = RequestFault::Works;
         for _ in 0..1_000 {
             self.pass(Duration::from_secs(15));
             self.check_holders();
             let holders: Vec<(usize, WaiterId)> = self
-                .beliefs
+                .states
                 .iter()
-                .filter(|(_, belief)| matches!(belief, LocalState::Holds(_)))
-                .map(|(who, _)| *who)
+                .filter(|(_, state)| matches!(state, LocalState::Holds(_)))
+                .map(|(waiter, _)| *waiter)
                 .collect();
             if holders.is_empty() {
                 break;
             }
-            assert_eq!(holders.len(), 1, "one holds, or nobody");
+            assert_eq!(holders.len(), 1, "at most one holds");
             for (process, id) in holders {
                 self.leave(process, id);
             }
         }
         self.pass(Duration::from_secs(30));
-        // The last to arrive do so when no process looks any more.
-        self.arrive();
+        // The last of these requests arrive when no process reads the queue any more.
+        self.apply_late();
         self.settle();
-        assert!(self.beliefs.values().all(|belief| *belief != LocalState::Hopes), "somebody waits for ever");
-        assert_eq!(self.line_now().len(), 0, "queue_keys are left");
-        assert!(self.queues.iter().all(WaitQueue::is_empty), "waiters are left");
+        assert!(self.states.values().all(|state| *state != LocalState::Waits), "a waiter has no outcome");
+        assert_eq!(self.queue_now().len(), 0, "queue keys remain");
+        assert!(self.queues.iter().all(WaitQueue::is_empty), "waiters remain");
     }
 
     fn live(&self, process: usize) -> Vec<WaiterId> {
         let of = (process, WaiterId(0))..=(process, WaiterId(u64::MAX));
         let live =
-            self.beliefs.range(of).filter(|(_, b)| matches!(b, LocalState::Hopes | LocalState::Holds(_)));
-        live.map(|(who, _)| who.1).collect()
+            self.states.range(of).filter(|(_, b)| matches!(b, LocalState::Waits | LocalState::Holds(_)));
+        live.map(|(waiter, _)| waiter.1).collect()
     }
 
     fn key(&self, queue_key: QueueKey) -> Bytes {
@@ -365,16 +368,16 @@ impl QueueWorld {
         self.layout.waiters(&self.name).first().clone()
     }
 
-    fn line_now(&mut self) -> BTreeMap<Token, QueueKey> {
+    fn queue_now(&mut self) -> BTreeMap<Token, QueueKey> {
         let page = self.store.get(&Get::prefix(self.queue()), self.now).unwrap();
         page.pairs.iter().filter_map(|pair| Some((Token(pair.created), self.queue_key(&pair.key)?))).collect()
     }
 
-    /// Takes what a queue asks and tells, and begins the watches it wants.
+    /// Takes the outputs and events of a queue, and updates its watches.
     fn collect(&mut self, process: usize) {
         loop {
             while let Some(notice) = self.queues[process].poll_event() {
-                let (id, belief) = match notice {
+                let (id, state) = match notice {
                     QueueEvent::Held { id, token } => (id, LocalState::Holds(token)),
                     QueueEvent::Lost { id, .. }
                     | QueueEvent::Refused { id, .. }
@@ -382,21 +385,21 @@ impl QueueWorld {
                     QueueEvent::Released { id, .. } => (id, LocalState::Over),
                     QueueEvent::Waits { .. } => continue,
                 };
-                let predecessor = self.beliefs.insert((process, id), belief);
+                let predecessor = self.states.insert((process, id), state);
                 assert!(
-                    predecessor == Some(LocalState::Hopes) || !matches!(belief, LocalState::Holds(_)),
+                    predecessor == Some(LocalState::Waits) || !matches!(state, LocalState::Holds(_)),
                     "{predecessor:?}"
                 );
             }
             let actions = std::iter::from_fn(|| self.queues[process].poll_output());
-            self.asked.extend(actions.map(|action| (process, UnsentRequest::QueueOutput(action))));
+            self.unsent.extend(actions.map(|action| (process, UnsentRequest::QueueOutput(action))));
             let wanted = Watching::of(&self.queues[process]);
             if wanted == self.watched[process] {
                 return;
             }
             let predecessor = std::mem::replace(&mut self.watched[process], wanted.clone());
-            let queue: BTreeSet<QueueKey> = self.line_now().into_values().collect();
-            // Own keys are watched from their tokens on: what happened since is shown.
+            let queue: BTreeSet<QueueKey> = self.queue_now().into_values().collect();
+            // Own keys are watched from their tokens on, so earlier deletes are shown.
             for (&queue_key, token) in &wanted.own {
                 if !predecessor.own.contains_key(&queue_key) {
                     match token {
@@ -419,8 +422,8 @@ impl QueueWorld {
         }
     }
 
-    /// What the store did is on its way to those who watch it.
-    fn see(&mut self) {
+    /// Queues the store's changes for the processes that watch them.
+    fn collect_changes(&mut self) {
         while let Some(item) = self.store.poll_watch(self.watch, PreviousValues::Omitted) {
             let WatchItem::Batch { changes, .. } = item.unwrap() else { continue };
             for change in changes {
@@ -454,7 +457,7 @@ impl QueueWorld {
     fn snapshot(&mut self, process: usize) {
         let modes = self.modes.clone();
         let snapshot =
-            self.line_now().into_iter().map(|(token, queue_key)| (token, modes[&queue_key])).collect();
+            self.queue_now().into_iter().map(|(token, queue_key)| (token, modes[&queue_key])).collect();
         self.queues[process].handle_snapshot(snapshot, self.now);
     }
 

@@ -14,7 +14,7 @@ use crate::time::Moment;
 
 const NOW: Moment = Moment::ORIGIN;
 
-/// An election whose queue keys were put in this order, by nonce.
+/// An election with queue keys put in this order, by nonce.
 struct Election {
     store: Keyspace,
     queue: Bytes,
@@ -50,7 +50,7 @@ impl Election {
         }
     }
 
-    /// Sends requests until there is a result; returns how many transactions there were.
+    /// Sends requests until there is a result. Returns the number of transactions.
     fn run(&mut self, transfer: &mut Transfer) -> (Transferred, usize) {
         let mut txns = 0;
         loop {
@@ -87,9 +87,10 @@ fn transfer_deletes_all_keys_before_the_heir() {
     assert_eq!(election.left(), [4, 5]);
 }
 
-/// One transaction takes 120 keys; while the first of two is applied, the holder is still the first.
+/// One transaction takes 120 keys. While the first of two is applied, the holder is still the
+/// first.
 #[test]
-fn long_queue_is_deleted_in_chunks_and_the_holder_last() {
+fn long_transfer_deletes_the_holder_last() {
     let mut election = Election::new(302);
     let mut transfer = election.transfer(300);
     let read = election.send(&transfer);
@@ -115,7 +116,7 @@ fn missing_key_refuses_the_transfer_and_changes_nothing() {
     }
 }
 
-/// The transaction was applied and its reply lost: the missing holder is this transfer's own work.
+/// The transaction was applied and its reply lost: the transfer itself deleted the holder's key.
 #[test]
 fn lost_reply_is_settled_as_done() {
     let mut election = Election::new(3);
@@ -128,7 +129,7 @@ fn lost_reply_is_settled_as_done() {
     assert_eq!(election.left(), [3]);
 }
 
-/// A request that is applied after a later one finds that the holder's key is gone.
+/// A request that is applied after a later one finds the holder's key deleted.
 #[test]
 fn late_request_changes_nothing() {
     let mut election = Election::new(4);

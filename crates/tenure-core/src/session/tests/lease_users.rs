@@ -1,15 +1,15 @@
-//! Lending a lease: to whom, for how long, and what ends it.
+//! Lease users: which lease they get, how long they keep it, and what ends it.
 
 use std::time::Duration;
 
 use super::*;
 
 fn lease_info(world: &SessionWorld, user: LeaseUserId) -> LeaseInfo {
-    world.session.lease_info(user).expect("it is lease_info")
+    world.session.lease_info(user).expect("the user has a lease")
 }
 
 #[test]
-fn a_lease_that_is_held_is_lent_without_a_request() {
+fn held_lease_serves_user_without_request() {
     let mut world = SessionWorld::new();
     world.register("/a");
     world.requests.clear();
@@ -19,14 +19,14 @@ fn a_lease_that_is_held_is_lent_without_a_request() {
 }
 
 #[test]
-fn the_first_borrower_gets_the_first_lease_and_the_last_one_takes_it_along() {
+fn last_user_ends_the_shared_lease() {
     let mut world = SessionWorld::new();
     let (one, two) = (world.request_lease(), world.request_lease());
     assert_eq!(lease_info(&world, one).lease, lease_info(&world, two).lease);
     assert_eq!(
-        world.told(|notice| matches!(notice, SessionEvent::LeaseReady(_))),
+        world.count(|notice| matches!(notice, SessionEvent::LeaseReady(_))),
         1,
-        "only who waited is told"
+        "only the waiting user is notified"
     );
     world.release_lease(one);
     assert_eq!(world.store.leases(world.now).len(), 1);
@@ -36,7 +36,7 @@ fn the_first_borrower_gets_the_first_lease_and_the_last_one_takes_it_along() {
 }
 
 #[test]
-fn a_lent_lease_outlives_the_last_key_and_the_key_goes_by_itself() {
+fn used_lease_outlives_its_last_key() {
     let mut world = SessionWorld::new();
     world.register("/a");
     let user = world.request_lease();
@@ -47,7 +47,7 @@ fn a_lent_lease_outlives_the_last_key_and_the_key_goes_by_itself() {
 }
 
 #[test]
-fn a_loan_ends_for_good_with_its_lease() {
+fn lease_user_ends_with_its_lease() {
     let mut world = SessionWorld::new();
     world.register("/a");
     let user = world.request_lease();
@@ -57,7 +57,7 @@ fn a_loan_ends_for_good_with_its_lease() {
     assert_eq!(world.session.lease_info(user), None);
     let ended =
         |notice: &SessionEvent| matches!(notice, SessionEvent::Lost { users, .. } if users == &[user]);
-    assert_eq!(world.told(ended), 1);
+    assert_eq!(world.count(ended), 1);
     assert_eq!(world.stored(), ["/a"], "the keys move on");
     let next = world.request_lease();
     assert_ne!(lease_info(&world, next).lease, lease);
@@ -65,7 +65,7 @@ fn a_loan_ends_for_good_with_its_lease() {
 }
 
 #[test]
-fn a_borrower_who_waited_through_an_outage_gets_the_next_lease() {
+fn waiting_user_gets_lease_after_outage() {
     let mut world = SessionWorld::new();
     world.network = Network::Down;
     let user = world.request_lease();
@@ -78,7 +78,7 @@ fn a_borrower_who_waited_through_an_outage_gets_the_next_lease() {
 }
 
 #[test]
-fn a_borrower_who_does_not_wait_any_more_leaves_nothing() {
+fn cancelled_user_leaves_no_lease() {
     let mut world = SessionWorld::new();
     let user = world.session.request_lease(None, world.now).unwrap();
     world.session.release_lease(user, world.now);
@@ -87,7 +87,7 @@ fn a_borrower_who_does_not_wait_any_more_leaves_nothing() {
 }
 
 #[test]
-fn loans_count_as_keys_where_leases_are_full() {
+fn users_count_towards_a_full_lease() {
     let mut world = SessionWorld::with(SessionConfig { keys_per_lease: 2, ..SessionConfig::DEFAULT });
     world.register("/a");
     let users = [world.request_lease(), world.request_lease(), world.request_lease()];
@@ -97,7 +97,7 @@ fn loans_count_as_keys_where_leases_are_full() {
 }
 
 #[test]
-fn a_loan_with_a_ttl_of_its_own_has_a_lease_of_its_own() {
+fn user_with_other_ttl_gets_another_lease() {
     let mut world = SessionWorld::new();
     world.register("/a");
     let user = world.session.request_lease(Some(Duration::from_secs(40)), world.now).unwrap();
@@ -108,26 +108,26 @@ fn a_loan_with_a_ttl_of_its_own_has_a_lease_of_its_own() {
 }
 
 #[test]
-fn a_closing_session_waits_for_its_loans_before_it_ends_their_lease() {
+fn closing_session_waits_for_lease_users() {
     let mut world = SessionWorld::new();
     world.register("/a");
     let user = world.request_lease();
     world.session.close(world.now);
     world.settle();
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::ReleaseRequested { .. })), 1);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::ReleaseRequested { .. })), 1);
     assert_eq!(
         (world.stored().len(), world.store.leases(world.now).len()),
         (0, 1),
-        "the keys go, the lease stays"
+        "the keys are deleted, the lease is kept"
     );
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Closed)), 0);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Closed)), 0);
     world.release_lease(user);
     assert_eq!(world.store.leases(world.now).len(), 0);
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Closed)), 1);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Closed)), 1);
 }
 
 #[test]
-fn what_the_store_told_a_borrower_ends_the_lease_at_once() {
+fn lease_not_found_by_user_ends_lease() {
     let mut world = SessionWorld::new();
     let user = world.request_lease();
     let lease = lease_info(&world, user).lease;
@@ -135,5 +135,5 @@ fn what_the_store_told_a_borrower_ends_the_lease_at_once() {
     world.session.handle_lease_not_found(lease, world.now);
     world.settle();
     assert_eq!(world.session.lease_info(user), None);
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Lost { .. })), 1);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Lost { .. })), 1);
 }

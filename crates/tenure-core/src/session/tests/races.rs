@@ -1,4 +1,4 @@
-//! Answers, sightings and losses that overtake each other: each of these once went wrong.
+//! Replies, observations and losses in unexpected order: each of these once failed.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::lease::{Grant, Renewal};
 use crate::loss::LossReason;
 use crate::revision::RequestId;
 
-/// A session that holds lease 1 and has put `/a` at revision 2, without a world: the test answers itself.
+/// A session that holds lease 1 and has put `/a` at revision 2. The test plays the store.
 struct Lone {
     session: Session,
     slot: LeaseSlotId,
@@ -23,7 +23,7 @@ fn lease(id: i64) -> LeaseId {
 }
 
 impl Lone {
-    fn asks_to_put() -> (Lone, RequestId, RegistrationId) {
+    fn with_put_in_flight() -> (Lone, RequestId, RegistrationId) {
         let mut session = Session::new(SessionConfig::DEFAULT).unwrap();
         session.register("/a".into(), "v".into(), None, PutMode::Overwrite, at(0)).unwrap();
         let Some(SessionOutput::Grant { slot, epoch, ttl }) = session.poll_output() else {
@@ -42,7 +42,7 @@ impl Lone {
         }
     }
 
-    fn answer(
+    fn reply_to_put(
         &mut self,
         (epoch, registration): (RequestId, RegistrationId),
         outcome: KeyOutcome,
@@ -78,48 +78,51 @@ impl Lone {
     }
 }
 
-/// The delete was seen first, the answer "somebody else has it" came second and hid it: the key was never put.
+/// The observed delete came first. The older reply "taken" came second and hid it, so the key was
+/// never put.
 #[test]
-fn a_stranger_who_left_before_we_heard_of_them_does_not_keep_the_key() {
-    let (mut lone, epoch, registration) = Lone::asks_to_put();
-    lone.answer((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));
+fn foreign_key_deleted_before_reply_is_replaced() {
+    let (mut lone, epoch, registration) = Lone::with_put_in_flight();
+    lone.reply_to_put((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));
     lone.session.handle_key_deleted(&"/a".into(), Revision(3), at(3));
     let request = lone.put();
     lone.session.handle_key_deleted(&"/a".into(), Revision(5), at(4));
-    lone.answer(request, KeyOutcome::Taken(Revision(4)), at(5));
+    lone.reply_to_put(request, KeyOutcome::Taken(Revision(4)), at(5));
     lone.put();
 }
 
-/// The stranger's put was seen before the answer to our older one, and forgotten: nobody was told that the key is theirs.
+/// The other client's put was observed before the reply to the older own put, and was forgotten:
+/// the session never reported `Taken`.
 #[test]
-fn a_stranger_seen_before_our_answer_is_told() {
-    let (mut lone, epoch, registration) = Lone::asks_to_put();
-    lone.session.handle_key_put(&"/a".into(), &"theirs".into(), None, Revision(3), at(2));
-    lone.answer((epoch, registration), KeyOutcome::Done(Revision(2)), at(3));
+fn foreign_put_observed_before_reply_is_reported() {
+    let (mut lone, epoch, registration) = Lone::with_put_in_flight();
+    lone.session.handle_key_put(&"/a".into(), &"foreign".into(), None, Revision(3), at(2));
+    lone.reply_to_put((epoch, registration), KeyOutcome::Done(Revision(2)), at(3));
     assert!(lone.notices().iter().any(|notice| matches!(notice, SessionEvent::Taken { .. })));
 }
 
-/// A put whose answer was lost was applied after the next one, with the value of yesterday, which then stayed.
+/// A put with a lost reply was applied after the next put. The key then kept the earlier value.
 #[test]
-fn an_old_put_of_ours_that_is_applied_late_is_put_right() {
-    let (mut lone, epoch, registration) = Lone::asks_to_put();
-    lone.answer((epoch, registration), KeyOutcome::Failed, at(2));
+fn late_own_put_is_corrected() {
+    let (mut lone, epoch, registration) = Lone::with_put_in_flight();
+    lone.reply_to_put((epoch, registration), KeyOutcome::Failed, at(2));
     lone.session.register("/a".into(), "new".into(), None, PutMode::Overwrite, at(3)).unwrap();
     lone.session.handle_time(at(3_000));
     let request = lone.put();
-    lone.answer(request, KeyOutcome::Done(Revision(2)), at(3_001));
+    lone.reply_to_put(request, KeyOutcome::Done(Revision(2)), at(3_001));
     lone.session.handle_key_put(&"/a".into(), &"new".into(), Some(lease(1)), Revision(2), at(3_002));
-    assert_eq!(lone.session.poll_output(), None, "our own put is no news");
+    assert_eq!(lone.session.poll_output(), None, "its own put changes nothing");
     lone.session.handle_key_put(&"/a".into(), &"v".into(), Some(lease(1)), Revision(3), at(3_003));
     lone.put();
 }
 
-/// After a stop past the TTL the answer was waiting, and was told as a registration before the loss.
+/// The process stopped for longer than the TTL. The waiting reply was reported as a registration
+/// before the loss.
 #[test]
-fn a_put_answered_after_the_lease_lapsed_registers_nothing() {
-    let (mut lone, epoch, registration) = Lone::asks_to_put();
+fn put_reply_after_lapse_registers_nothing() {
+    let (mut lone, epoch, registration) = Lone::with_put_in_flight();
     lone.notices();
-    lone.answer((epoch, registration), KeyOutcome::Done(Revision(2)), at(60_000));
+    lone.reply_to_put((epoch, registration), KeyOutcome::Done(Revision(2)), at(60_000));
     let notices = lone.notices();
     assert!(matches!(notices[0], SessionEvent::Lost { .. }), "{notices:?}");
     assert!(!notices.iter().any(|notice| matches!(notice, SessionEvent::Registered { .. })), "{notices:?}");
@@ -127,32 +130,32 @@ fn a_put_answered_after_the_lease_lapsed_registers_nothing() {
 
 /// The key is registered again while its put is in flight. The reply is about the earlier registration.
 #[test]
-fn reply_to_the_put_of_an_earlier_registration_is_ignored() {
+fn put_reply_of_earlier_registration_is_ignored() {
     for (outcome, mode) in [
         (KeyOutcome::Done(Revision(2)), PutMode::Overwrite),
         (KeyOutcome::Taken(Revision(2)), PutMode::Create),
     ] {
-        let (mut lone, epoch, earlier) = Lone::asks_to_put();
+        let (mut lone, epoch, earlier) = Lone::with_put_in_flight();
         let later = lone.session.register("/a".into(), "new".into(), None, mode, at(2)).unwrap();
         lone.notices();
-        lone.answer((epoch, earlier), outcome, at(3));
+        lone.reply_to_put((epoch, earlier), outcome, at(3));
         let notices = lone.notices();
         assert!(notices.is_empty(), "the later registration has no reply yet: {notices:?}");
         let (epoch, registration) = lone.put();
         assert_eq!((registration, lone.session.registration(&"/a".into())), (later, Some(later)));
-        lone.answer((epoch, registration), KeyOutcome::Done(Revision(3)), at(4));
+        lone.reply_to_put((epoch, registration), KeyOutcome::Done(Revision(3)), at(4));
         let notices = lone.notices();
         let is_registered = |notice: &SessionEvent| matches!(notice, SessionEvent::Registered { registration, .. } if *registration == later);
         assert!(notices.iter().any(is_registered), "{notices:?}");
     }
 }
 
-/// Renewing it again would keep its holders in the belief that they hold, until their local deadline.
+/// Renewed again, the holders would rely on the lease until their local deadline.
 #[test]
-fn renewal_of_a_lease_that_is_gone_ends_it_immediately() {
+fn renewal_reply_not_found_ends_the_lease() {
     for reply in [Ok(Renewal::Gone), Err(StoreError::LeaseNotFound)] {
-        let (mut lone, epoch, registration) = Lone::asks_to_put();
-        lone.answer((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));
+        let (mut lone, epoch, registration) = Lone::with_put_in_flight();
+        lone.reply_to_put((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));
         lone.notices();
         lone.session.handle_time(at(5_000));
         let Some(SessionOutput::Renew { slot, epoch, .. }) = lone.session.poll_output() else {
@@ -168,8 +171,8 @@ fn renewal_of_a_lease_that_is_gone_ends_it_immediately() {
 
 /// A session that has lost lease 1, holds lease 2 since 60 s and has put `/a` under it at revision 3.
 fn moved() -> Lone {
-    let (mut lone, epoch, registration) = Lone::asks_to_put();
-    lone.answer((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));
+    let (mut lone, epoch, registration) = Lone::with_put_in_flight();
+    lone.reply_to_put((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));
     lone.session.handle_time(at(60_000));
     let Some(SessionOutput::Grant { slot, epoch, ttl }) = lone.session.poll_output() else {
         panic!("a grant")
@@ -177,7 +180,7 @@ fn moved() -> Lone {
     let grant = Grant { id: lease(2), ttl, asked_at: at(60_000) };
     lone.session.handle_granted(slot, epoch, &Ok(grant), 1.0, at(60_001));
     let request = lone.put();
-    lone.answer(request, KeyOutcome::Done(Revision(3)), at(60_002));
+    lone.reply_to_put(request, KeyOutcome::Done(Revision(3)), at(60_002));
     while lone.session.poll_output().is_some() {}
     lone.notices();
     lone
@@ -185,7 +188,7 @@ fn moved() -> Lone {
 
 /// The revocation of the old lease would delete the key.
 #[test]
-fn key_seen_under_a_former_lease_is_put_again() {
+fn key_under_former_lease_is_put_again() {
     let mut lone = moved();
     lone.session.handle_key_put(&"/a".into(), &"v".into(), Some(lease(2)), Revision(3), at(60_003));
     assert_eq!(lone.session.poll_output(), None, "as it was put");
@@ -194,11 +197,11 @@ fn key_seen_under_a_former_lease_is_put_again() {
     assert!(matches!(next, Some(SessionOutput::Put { lease: under, .. }) if under == lease(2)), "{next:?}");
 }
 
-/// The renewal of a lease that was lost meanwhile is answered while its successor is being renewed.
+/// The reply to the renewal of a lost lease arrives while its successor is being renewed.
 #[test]
-fn late_reply_to_the_renewal_of_a_former_lease_is_ignored() {
-    let (mut lone, epoch, registration) = Lone::asks_to_put();
-    lone.answer((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));
+fn late_renewal_reply_of_former_lease_is_ignored() {
+    let (mut lone, epoch, registration) = Lone::with_put_in_flight();
+    lone.reply_to_put((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));
     let renewal = |lone: &mut Lone| loop {
         match lone.session.poll_output() {
             Some(SessionOutput::Renew { slot, epoch, .. }) => break (slot, epoch),
@@ -222,9 +225,9 @@ fn late_reply_to_the_renewal_of_a_former_lease_is_ignored() {
     assert!(matches!(lone.notices()[0], SessionEvent::Lost { .. }));
 }
 
-/// The old slot deleted the key under whichever lease of ours it found, also the new one.
+/// The old slot deleted the key under any lease of the session, also under the new one.
 #[test]
-fn a_key_that_moves_to_another_ttl_is_never_deleted() {
+fn key_moving_to_other_ttl_stays_stored() {
     for others in [&["/b"][..], &[]] {
         let mut world = SessionWorld::new();
         world.register("/a");
@@ -233,14 +236,14 @@ fn a_key_that_moves_to_another_ttl_is_never_deleted() {
         world.session.register("/a".into(), "v".into(), long, PutMode::Overwrite, world.now).unwrap();
         world.settle();
         let pair = world.store.get(&Get::key("/a"), world.now).unwrap().pairs.remove(0);
-        assert_eq!((pair.created, pair.version), (Revision(2), 2), "it never went away");
+        assert_eq!((pair.created, pair.version), (Revision(2), 2), "it was never deleted");
         assert_eq!(world.store.leases(world.now).len(), 1 + others.len());
         assert!(world.session.is_settled());
     }
 }
 
 #[test]
-fn a_key_that_moved_while_the_store_was_down_and_was_unregistered_is_gone() {
+fn key_moved_and_unregistered_during_outage_is_deleted() {
     let mut world = SessionWorld::new();
     world.register("/a");
     world.register("/b");
@@ -254,84 +257,85 @@ fn a_key_that_moved_while_the_store_was_down_and_was_unregistered_is_gone() {
     assert_eq!((world.stored(), world.store.leases(world.now).len()), (vec!["/b".into()], 1));
 }
 
-/// Whoever unregisters while the lease is lost was told at once that the key is gone, while it was in the store for another TTL.
+/// A key that was unregistered while its lease was lost was reported as deleted at once, although
+/// it was stored under another TTL.
 #[test]
-fn a_key_is_told_to_be_gone_when_it_is() {
+fn unregistered_is_reported_after_the_delete() {
     let mut world = SessionWorld::new();
     world.register("/a");
     world.register("/b");
-    world.network = Network::LosesAnswers;
+    world.network = Network::LosesReplies;
     world.pass(16_000);
     world.unregister("/a");
-    let is_gone = |notice: &SessionEvent| matches!(notice, SessionEvent::Unregistered { .. });
-    assert_eq!((world.told(is_gone), world.stored().len()), (0, 2));
+    let is_unregistered = |notice: &SessionEvent| matches!(notice, SessionEvent::Unregistered { .. });
+    assert_eq!((world.count(is_unregistered), world.stored().len()), (0, 2));
     world.network = Network::Works;
     world.pass(20_000);
-    assert_eq!((world.told(is_gone), world.stored()), (1, vec!["/b".into()]));
+    assert_eq!((world.count(is_unregistered), world.stored()), (1, vec!["/b".into()]));
 }
 
-/// A revocation that failed was forgotten, and its keys were told to be gone.
+/// A failed revocation was forgotten, and its keys were reported as deleted.
 #[test]
-fn a_revocation_that_fails_is_tried_again_until_the_lease_is_over() {
+fn failed_revocation_is_retried_until_expiry() {
     let mut world = SessionWorld::new();
     world.register("/a");
     world.network = Network::Down;
     world.unregister("/a");
     world.pass(3_000);
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Unregistered { .. })), 0);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Unregistered { .. })), 0);
     assert!(!world.session.is_settled());
     assert_eq!(world.session.unreleased(world.now).leases, 1);
     world.network = Network::Works;
     world.pass(2_000);
     assert_eq!((world.store.leases(world.now).len(), world.session.is_settled()), (0, true));
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Unregistered { .. })), 1);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Unregistered { .. })), 1);
     world.register("/a");
     world.network = Network::Down;
     world.unregister("/a");
     world.pass(40_000);
-    assert!(world.session.is_settled() && world.session.next_wake().is_none(), "nobody tries for ever");
+    assert!(world.session.is_settled() && world.session.next_wake().is_none(), "retries end with the lease");
 }
 
-/// Puts that failed beside renewals that worked were told to nobody, and looked like health.
+/// Failing puts beside working renewals were not reported, and the session looked healthy.
 #[test]
-fn puts_that_fail_are_trouble_although_renewals_work() {
+fn failing_puts_are_reported_while_renewals_work() {
     let mut world = SessionWorld::new();
     world.register("/a");
     world.refuses_puts = true;
     world.register("/b");
     world.pass(20_000);
-    let told = |notice: &SessionEvent| {
+    let is_logged = |notice: &SessionEvent| {
         matches!(notice, SessionEvent::Failing { what: SessionOperation::Put, is_worth_logging: true, .. })
     };
     assert!(world.session.failing_since().is_some());
-    assert!((4..=6).contains(&world.told(told)), "{}", world.told(told));
+    assert!((4..=6).contains(&world.count(is_logged)), "{}", world.count(is_logged));
     assert_eq!(world.session.status(world.now), SessionStatus::Live);
     world.refuses_puts = false;
     world.pass(5_000);
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Recovered { .. })), 1);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Recovered { .. })), 1);
     assert!(world.session.failing_since().is_none());
 }
 
 #[test]
-fn ten_leases_that_fail_together_are_told_as_one() {
+fn simultaneous_lease_failures_are_logged_once() {
     let mut world = SessionWorld::with(SessionConfig { keys_per_lease: 1, ..SessionConfig::DEFAULT });
     for key in ["/a", "/b", "/c", "/d", "/e"] {
         world.register(key);
     }
-    assert_eq!(world.session.incarnation(), 1, "growing is not a new beginning");
+    assert_eq!(world.session.incarnation(), 1, "growth starts no incarnation");
     world.network = Network::Down;
     world.pass(12_000);
     let firsts = |notice: &SessionEvent| {
         matches!(notice, SessionEvent::Failing { attempt: 1, is_worth_logging: true, .. })
     };
-    assert_eq!(world.told(firsts), 1);
+    assert_eq!(world.count(firsts), 1);
     world.network = Network::Works;
     world.pass(5_000);
-    assert_eq!(world.told(|notice| matches!(notice, SessionEvent::Recovered { .. })), 1);
+    assert_eq!(world.count(|notice| matches!(notice, SessionEvent::Recovered { .. })), 1);
 }
 
 #[test]
-fn a_lease_that_cannot_be_had_is_a_loss_without_a_reason() {
+fn failing_first_grant_is_loss_without_reason() {
     let mut world = SessionWorld::new();
     world.network = Network::Down;
     world.register("/a");
@@ -339,9 +343,9 @@ fn a_lease_that_cannot_be_had_is_a_loss_without_a_reason() {
     assert_eq!(world.session.status(world.now), SessionStatus::Lost { why: None });
 }
 
-/// A delete that is under way when its key moves to another lease must not find it there.
+/// A delete that is in flight when its key moves to another lease must not find it there.
 #[test]
-fn a_slot_deletes_only_under_its_own_leases() {
+fn slot_deletes_only_under_its_leases() {
     let mut world = SessionWorld::new();
     world.register("/a");
     world.register("/b");
@@ -351,16 +355,17 @@ fn a_slot_deletes_only_under_its_own_leases() {
     let leases: Vec<LeaseId> = world.session.leases().collect();
     world.session.unregister(&"/a".into(), world.now);
     let Some(SessionOutput::Delete { own_leases, .. }) = world.session.poll_output() else {
-        panic!("a delete is asked for")
+        panic!("a delete is requested")
     };
     assert_eq!((leases.len(), own_leases), (2, leases[..1].to_vec()));
 }
 
-/// The old lease may still be alive: revoked before its keys have moved, it would take them along.
+/// The old lease may still be valid in the store: revoked before its keys have moved, it would
+/// delete them.
 #[test]
-fn the_old_lease_is_revoked_only_when_every_key_has_moved() {
-    let (mut lone, epoch, registration) = Lone::asks_to_put();
-    lone.answer((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));
+fn old_lease_is_revoked_after_keys_moved() {
+    let (mut lone, epoch, registration) = Lone::with_put_in_flight();
+    lone.reply_to_put((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));
     lone.session.handle_time(at(60_000));
     let Some(SessionOutput::Grant { slot, epoch, ttl }) = lone.session.poll_output() else {
         panic!("a grant")
@@ -369,17 +374,17 @@ fn the_old_lease_is_revoked_only_when_every_key_has_moved() {
     lone.session.handle_granted(slot, epoch, &Ok(grant), 1.0, at(60_001));
     let request = lone.put();
     lone.session.handle_time(at(60_100));
-    assert_eq!(lone.session.poll_output(), None, "nothing else before the answer");
-    lone.answer(request, KeyOutcome::Done(Revision(3)), at(60_200));
+    assert_eq!(lone.session.poll_output(), None, "nothing else before the reply");
+    lone.reply_to_put(request, KeyOutcome::Done(Revision(3)), at(60_200));
     let next = lone.session.poll_output();
     assert!(matches!(next, Some(SessionOutput::Revoke { lease: old, .. }) if old == lease(1)), "{next:?}");
 }
 
-/// The answer to a grant was lost: the lease lived for its whole TTL, and nobody knew.
+/// The reply to a grant was lost. The lease existed for its whole TTL without an owner.
 #[test]
-fn a_lease_that_was_perhaps_granted_is_ended() {
+fn ambiguous_grant_is_revoked() {
     let mut world = SessionWorld::new();
-    world.network = Network::LosesAnswers;
+    world.network = Network::LosesReplies;
     world.register("/a");
     assert_eq!(world.store.leases(world.now).len(), 0, "its revocation is received too");
     world.network = Network::Works;
@@ -388,7 +393,7 @@ fn a_lease_that_was_perhaps_granted_is_ended() {
     assert!(world.session.is_settled());
 }
 
-/// A lapsed lease may still be alive in the store, so the key of a delete that failed may still be there.
+/// A lapsed lease may still exist in the store, so the key of a failed delete may still be stored.
 #[test]
 fn lapsed_lease_confirms_no_pending_delete() {
     let mut world = SessionWorld::new();
@@ -399,19 +404,20 @@ fn lapsed_lease_confirms_no_pending_delete() {
     world.pass(14_500);
     assert_eq!(world.session.status(world.now), SessionStatus::Lost { why: Some(LossReason::Lapsed) });
     let is_confirmed = |notice: &SessionEvent| matches!(notice, SessionEvent::Unregistered { .. });
-    assert_eq!((world.told(is_confirmed), world.stored().len()), (0, 2));
+    assert_eq!((world.count(is_confirmed), world.stored().len()), (0, 2));
     world.network = Network::Works;
     world.session.handle_store_reachable(world.now);
     world.pass(20_000);
-    assert_eq!((world.told(is_confirmed), world.stored()), (1, vec!["/b".into()]));
+    assert_eq!((world.count(is_confirmed), world.stored()), (1, vec!["/b".into()]));
 }
 
-/// The lease lapses while a delete is in flight. The key is registered under the next lease and unregistered again before the reply to
-/// the first delete arrives. That reply says nothing about the second registration.
+/// The lease lapses while a delete is in flight. The key is registered under the next lease and
+/// unregistered again before the reply to the first delete arrives. That reply is not about the
+/// second registration.
 #[test]
 fn late_reply_of_earlier_delete_is_ignored() {
-    let (mut lone, epoch, registration) = Lone::asks_to_put();
-    lone.answer((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));
+    let (mut lone, epoch, registration) = Lone::with_put_in_flight();
+    lone.reply_to_put((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));
     lone.session.register("/b".into(), "v".into(), None, PutMode::Overwrite, at(3)).unwrap();
     lone.put_everything(3);
     lone.session.unregister(&"/a".into(), at(4));

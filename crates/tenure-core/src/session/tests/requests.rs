@@ -85,7 +85,7 @@ fn key_of_another_client_is_not_replaced() {
 
 /// Between the two requests the own key is deleted and another client takes it.
 #[test]
-fn key_that_changed_between_two_requests_is_left_alone() {
+fn key_changed_between_requests_is_kept() {
     let mut store = store();
     put(&mut store, "a", 2);
     let outcomes = run(&mut store, vec![entry("a", PutMode::Restore)], |store| put(store, "a", 3));
@@ -127,7 +127,7 @@ fn delete_leaves_keys_of_other_clients() {
     assert_eq!(stored(&mut store), [("c".into(), "old".into(), Some(lease(3)))]);
 }
 
-/// A lost reply of one round counts, although the next round is answered.
+/// A lost reply of one batch counts, although the next batch succeeds.
 #[test]
 fn failed_delete_of_one_lease_is_retried() {
     let mut request = DeleteRequest::new(vec![lease(1), lease(2)], vec!["a".into()]);

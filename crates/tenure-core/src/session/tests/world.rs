@@ -1,4 +1,4 @@
-//! A session and a store, and what is between them, in virtual time.
+//! A session, a store and the network between them, in virtual time.
 
 use std::time::Duration;
 
@@ -24,11 +24,11 @@ pub(super) enum Network {
     Works,
     /// Nothing reaches the store.
     Down,
-    /// Everything reaches the store, no answer comes back.
-    LosesAnswers,
+    /// All requests reach the store; their replies are lost.
+    LosesReplies,
 }
 
-/// A session, a store, and what is between them.
+/// A session, a store and the network between them.
 pub(super) struct SessionWorld {
     pub(super) now: Moment,
     pub(super) store: Keyspace,
@@ -88,7 +88,8 @@ impl SessionWorld {
         self.settle();
     }
 
-    /// Does what the session asks and tells it what the store shows, until both are quiet.
+    /// Sends the session's requests and shows it the store's changes until neither has anything
+    /// left.
     pub(super) fn settle(&mut self) {
         for _ in 0..10_000 {
             self.store.expire(self.now);
@@ -102,7 +103,7 @@ impl SessionWorld {
         panic!("the session never comes to rest");
     }
 
-    /// Shows one change to the session; a watch shows nothing while the store cannot be reached.
+    /// Shows one change to the session. A watch shows nothing while the store is unreachable.
     pub(super) fn show(&mut self) -> bool {
         if self.network != Network::Works {
             return false;
@@ -122,12 +123,12 @@ impl SessionWorld {
         true
     }
 
-    /// What the caller of the store sees.
-    pub(super) fn answer<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    /// The reply that the session receives.
+    pub(super) fn reply<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         match self.network {
             Network::Works => result,
             Network::Down => Err(StoreError::Unavailable(Cause::new("down"))),
-            Network::LosesAnswers => Err(StoreError::Ambiguous(Cause::new("lost"))),
+            Network::LosesReplies => Err(StoreError::Ambiguous(Cause::new("lost"))),
         }
     }
 
@@ -143,7 +144,7 @@ impl SessionWorld {
                 self.lease_counter += 1;
                 let id = LeaseId::new(self.lease_counter).unwrap();
                 let granted = if self.is_reached() { self.store.grant(id, ttl, now) } else { Ok(ttl) };
-                let answer = self.answer(granted.map(|ttl| Grant { id, ttl, asked_at: now }));
+                let answer = self.reply(granted.map(|ttl| Grant { id, ttl, asked_at: now }));
                 let is_doubtful = matches!(answer, Err(StoreError::Ambiguous(_)));
                 self.session.handle_granted(slot, epoch, &answer, 1.0, now);
                 if is_doubtful {
@@ -154,7 +155,7 @@ impl SessionWorld {
                 self.requests.push("renew");
                 let renewed = if self.is_reached() { self.store.renew(lease, now) } else { None };
                 let renewal = renewed.map_or(Renewal::Gone, |ttl| Renewal::Renewed { ttl, asked_at: now });
-                let answer = self.answer(Ok(renewal));
+                let answer = self.reply(Ok(renewal));
                 self.session.handle_renewed(slot, epoch, &answer, 1.0, now);
             }
             SessionOutput::Put { slot, epoch, lease, own_leases, entries } => {
@@ -190,13 +191,13 @@ impl SessionWorld {
                 if self.is_reached() {
                     self.ended.push(lease);
                 }
-                let answer = self.answer(revoked);
+                let answer = self.reply(revoked);
                 self.session.handle_revoked(lease, epoch, &answer, 1.0, now);
             }
         }
     }
 
-    /// Borrows a lease, and keeps what was lent as a holder would.
+    /// Requests a lease, and keeps it as a holder would.
     pub(super) fn request_lease(&mut self) -> LeaseUserId {
         let user = self.session.request_lease(None, self.now).unwrap();
         self.settle();
@@ -212,7 +213,7 @@ impl SessionWorld {
         if self.refuses_puts { Err(StoreError::Unavailable(Cause::new("no space"))) } else { self.apply(txn) }
     }
 
-    /// Applies a transaction, as far as the network lets it through.
+    /// Applies a transaction if the network passes it on.
     fn apply(&mut self, txn: &Txn) -> Result<TxnReply, StoreError> {
         let result = if self.is_reached() {
             self.store.apply(txn, self.now)
@@ -220,7 +221,7 @@ impl SessionWorld {
             Err(StoreError::Unavailable(Cause::new("down")))
         };
         match (self.network, result) {
-            (Network::LosesAnswers, _) => Err(StoreError::Ambiguous(Cause::new("lost"))),
+            (Network::LosesReplies, _) => Err(StoreError::Ambiguous(Cause::new("lost"))),
             (Network::Works | Network::Down, result) => result,
         }
     }
@@ -230,7 +231,7 @@ impl SessionWorld {
         page.pairs.into_iter().map(|pair| pair.key).collect()
     }
 
-    pub(super) fn told(&self, wanted: impl Fn(&SessionEvent) -> bool) -> usize {
+    pub(super) fn count(&self, wanted: impl Fn(&SessionEvent) -> bool) -> usize {
         self.notices.iter().filter(|notice| wanted(notice)).count()
     }
 }

@@ -1,7 +1,9 @@
-//! Two candidates who share a value by mistake, one model storage, and a network that delays and loses what it likes.
+//! Two candidates that share a value by mistake, one storage model, and a network with delays and
+//! losses.
 //!
-//! Requests are applied late, answered later, answered although they were never applied, and applied without an reply. The
-//! storage gives each insert and swap its whole TTL from when it was *applied*.
+//! Requests are applied late, replies arrive later, some report requests that were never applied,
+//! and some are lost. The storage gives each insert and swap its whole TTL from when it was
+//! *applied*.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What becomes of one request.
+/// The outcome of one request.
 #[derive(Clone, Copy, Debug)]
 struct Delivery {
     applied_after_ms: u64,

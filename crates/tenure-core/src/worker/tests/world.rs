@@ -265,10 +265,10 @@ impl WorkerWorld {
                     .extend(checkpoint_requests.into_iter().map(|ask| (task.clone(), ask, result.clone())));
             }
             WorkerOutput::WriteState(save) => {
-                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::WriteState(save))), n)
+                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::WriteState(save))), n);
             }
             WorkerOutput::AckCommand(answer) => {
-                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::AckCommand(answer))), n)
+                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::AckCommand(answer))), n);
             }
             WorkerOutput::Retain(ask) => {
                 self.processes[n].retained.push(ask.step.clone());

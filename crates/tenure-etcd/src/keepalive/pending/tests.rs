@@ -1,4 +1,4 @@
-//! The pairing, told the time.
+//! The pairing of replies with sends, with the time as an argument.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -35,12 +35,12 @@ fn seen(answered: Option<AnsweredRenewal<TestCaller>>) -> Option<(u128, Vec<&'st
 }
 
 #[test]
-fn an_answer_belongs_to_the_oldest_unanswered_send_of_its_lease() {
+fn reply_belongs_to_oldest_send() {
     let mut pending = PendingRenewals::new();
-    pending.ask(7, PATIENCE, someone("a"));
+    pending.request(7, PATIENCE, someone("a"));
     assert_eq!(pending.poll_send(at(10)), Some(7));
-    pending.ask(7, PATIENCE, someone("b"));
-    pending.ask(8, PATIENCE, someone("c"));
+    pending.request(7, PATIENCE, someone("b"));
+    pending.request(8, PATIENCE, someone("c"));
     assert_eq!(pending.poll_send(at(20)), Some(7));
     assert_eq!(pending.poll_send(at(30)), Some(8));
     assert_eq!(pending.poll_send(at(30)), None);
@@ -52,22 +52,22 @@ fn an_answer_belongs_to_the_oldest_unanswered_send_of_its_lease() {
 }
 
 #[test]
-fn the_send_of_a_caller_that_left_still_takes_its_answer() {
+fn cancelled_caller_keeps_its_send() {
     let mut pending = PendingRenewals::new();
     let left = someone("left");
-    pending.ask(7, PATIENCE, left.clone());
+    pending.request(7, PATIENCE, left.clone());
     pending.poll_send(at(10));
     left.is_gone.set(true);
-    pending.ask(7, PATIENCE, someone("stays"));
+    pending.request(7, PATIENCE, someone("stays"));
     pending.poll_send(at(20));
     assert_eq!(seen(pending.answered(7)), Some((10, vec!["left"])));
     assert_eq!(seen(pending.answered(7)), Some((20, vec!["stays"])));
 }
 
 #[test]
-fn a_late_answer_of_an_old_stream_is_paired_with_nothing() {
+fn reply_of_old_stream_is_ignored() {
     let mut pending = PendingRenewals::new();
-    pending.ask(7, PATIENCE, someone("a"));
+    pending.request(7, PATIENCE, someone("a"));
     pending.poll_send(at(10));
     pending.lost();
     assert_eq!(seen(pending.answered(7)), None);
@@ -76,14 +76,14 @@ fn a_late_answer_of_an_old_stream_is_paired_with_nothing() {
 }
 
 #[test]
-fn a_lost_stream_is_repeated_in_order_and_without_those_who_left() {
+fn lost_stream_repeats_live_requests_in_order() {
     let mut pending = PendingRenewals::new();
     let left = someone("left");
     for (lease, caller) in [(3, someone("a")), (1, left.clone()), (2, someone("b"))] {
-        pending.ask(lease, PATIENCE, caller);
+        pending.request(lease, PATIENCE, caller);
         pending.poll_send(at(1));
     }
-    pending.ask(9, PATIENCE, someone("c"));
+    pending.request(9, PATIENCE, someone("c"));
     left.is_gone.set(true);
     pending.lost();
     assert_eq!(pending.patience_end(), None);
@@ -92,10 +92,10 @@ fn a_lost_stream_is_repeated_in_order_and_without_those_who_left() {
 }
 
 #[test]
-fn patience_ends_with_the_first_unanswered_send() {
+fn timeout_counts_from_first_unanswered_send() {
     let mut pending = PendingRenewals::new();
-    pending.ask(1, at(300), someone("a"));
-    pending.ask(2, at(100), someone("b"));
+    pending.request(1, at(300), someone("a"));
+    pending.request(2, at(100), someone("b"));
     pending.poll_send(at(10));
     pending.poll_send(at(20));
     assert_eq!(pending.patience_end(), Some(at(120)));
@@ -106,11 +106,11 @@ fn patience_ends_with_the_first_unanswered_send() {
 }
 
 #[test]
-fn callers_that_come_and_go_leave_nothing_behind() {
+fn cancelled_callers_leave_no_entries() {
     let mut pending = PendingRenewals::new();
     for _ in 0..10_000 {
         let caller = someone("short");
-        pending.ask(7, PATIENCE, caller.clone());
+        pending.request(7, PATIENCE, caller.clone());
         pending.poll_send(at(1));
         caller.is_gone.set(true);
     }
@@ -120,10 +120,10 @@ fn callers_that_come_and_go_leave_nothing_behind() {
 }
 
 #[test]
-fn a_crowd_on_one_lease_shares_two_sends() {
+fn callers_of_one_lease_share_two_sends() {
     let mut pending = PendingRenewals::new();
     for name in ["a", "b", "c", "d"] {
-        pending.ask(7, PATIENCE, someone(name));
+        pending.request(7, PATIENCE, someone(name));
         while pending.poll_send(at(1)).is_some() {}
     }
     assert_eq!(seen(pending.answered(7)), Some((1, vec!["a"])));
@@ -131,10 +131,10 @@ fn a_crowd_on_one_lease_shares_two_sends() {
 }
 
 #[test]
-fn a_refusal_concerns_the_oldest_send_of_all_and_nobody_else() {
+fn refusal_ends_only_oldest_send() {
     let mut pending = PendingRenewals::new();
     for (lease, name) in [(5, "answered"), (9, "refused"), (1, "next"), (9, "later")] {
-        pending.ask(lease, PATIENCE, someone(name));
+        pending.request(lease, PATIENCE, someone(name));
         pending.poll_send(at(1));
     }
     pending.answered(5);

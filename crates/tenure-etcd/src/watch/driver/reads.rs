@@ -1,4 +1,5 @@
-//! The reads that stand beside the stream: how far the store is, whether a point is still there, whether we may look.
+//! The reads beside the stream: the current revision, whether a starting point is compacted,
+//! whether the user may read a range.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::message::cluster::{StatusRequest, StatusResponse};
 use crate::message::kv::{RangeRequest, RangeResponse};
 use crate::version::ServerVersion;
 
-/// What came back.
+/// The result of a read.
 pub(super) enum ReadReply {
     Point { name: WatchName, result: Result<i64, Error> },
     Probe { query: StartQuery, result: Result<(), Error> },
@@ -28,7 +29,7 @@ pub(super) enum ReadReply {
 
 type ReadFuture = BoxFuture<'static, ReadReply>;
 
-/// Where the store is now, seen linearizably.
+/// The current revision of the store, read linearizably.
 pub(super) fn point(endpoints: &Arc<Endpoints>, name: WatchName, key: Bytes) -> ReadFuture {
     let endpoints = Arc::clone(endpoints);
     Box::pin(async move {
@@ -41,8 +42,8 @@ pub(super) fn point(endpoints: &Arc<Endpoints>, name: WatchName, key: Bytes) -> 
     })
 }
 
-/// Whether the oldest starting point is compacted. Linearizable, so that a member that lags behind the compaction
-/// cannot say no.
+/// Whether the oldest starting point is compacted. Linearizable, so that a member that lags behind
+/// the compaction cannot deny it.
 pub(super) fn probe(endpoints: &Arc<Endpoints>, query: StartQuery) -> ReadFuture {
     let endpoints = Arc::clone(endpoints);
     Box::pin(async move {
@@ -54,7 +55,7 @@ pub(super) fn probe(endpoints: &Arc<Endpoints>, query: StartQuery) -> ReadFuture
     })
 }
 
-/// Whether we may read a range, with a token that is renewed if it ran out.
+/// Whether the user may read a range, with a token that is renewed if it expired.
 pub(super) fn verify(
     endpoints: &Arc<Endpoints>,
     name: WatchName,
@@ -70,8 +71,9 @@ pub(super) fn verify(
     })
 }
 
-/// Whether it is still the same store: a linearizable answer cannot be older than what was seen before.
-/// Without it, a watcher that resumes on a store restored from a backup would wait for a future that never comes.
+/// Whether this is still the same store: a linearizable reply cannot be older than what was seen
+/// before. Without it, a watcher that resumes on a store restored from a backup would wait for a
+/// revision that never comes.
 pub(super) fn identity(endpoints: &Arc<Endpoints>, key: Bytes) -> ReadFuture {
     let endpoints = Arc::clone(endpoints);
     Box::pin(async move {
@@ -80,7 +82,7 @@ pub(super) fn identity(endpoints: &Arc<Endpoints>, key: Bytes) -> ReadFuture {
     })
 }
 
-/// Which version serves the stream; none if it will not say.
+/// The version of the server of the stream; `None` if it does not report it.
 pub(super) fn version(endpoints: &Arc<Endpoints>, connection: &Arc<Connection>, serial: u64) -> ReadFuture {
     let (endpoints, connection) = (Arc::clone(endpoints), Arc::clone(connection));
     Box::pin(async move {
@@ -99,9 +101,9 @@ pub(super) fn version(endpoints: &Arc<Endpoints>, connection: &Arc<Connection>, 
 async fn count(endpoints: &Arc<Endpoints>, request: RangeRequest) -> Result<RangeResponse, Error> {
     let message = RangeRequest { count_only: true, ..request };
     let call =
-        Call { path: "/etcdserverpb.KV/Range", kind: CallKind::Read, message, asked: RequestSize::default() };
+        Call { path: "/etcdserverpb.KV/Range", kind: CallKind::Read, message, size: RequestSize::default() };
     match endpoints.call(call).await {
-        // A read cannot have half happened.
+        // A read has no effect that could be partial.
         Err(Error::Ambiguous(cause)) => Err(Error::Unavailable(cause)),
         Err(Error::FutureRevision) => {
             Err(Error::Unavailable(Cause::new("the store is behind a revision it has sent")))

@@ -30,23 +30,23 @@ fn check(last: i64, messages: &[(&[i64], More)], wanted: &[(i64, usize)]) {
 }
 
 #[test]
-fn one_response_with_many_revisions_is_split() {
+fn response_with_many_revisions_is_split() {
     check(0, &[(&[2, 3, 3, 4], More::No)], &[(2, 1), (3, 2), (4, 1)]);
 }
 
 #[test]
-fn a_revision_cut_by_a_fragment_is_joined() {
+fn fragmented_revision_is_joined() {
     check(0, &[(&[2, 3], More::Yes), (&[3, 3], More::Yes), (&[3, 5], More::No)], &[(2, 1), (3, 4), (5, 1)]);
 }
 
 #[test]
-fn what_was_delivered_before_is_dropped() {
+fn delivered_revisions_are_dropped() {
     check(3, &[(&[2, 3, 3, 4], More::No)], &[(4, 1)]);
     check(9, &[(&[2, 3], More::No)], &[]);
 }
 
 #[test]
-fn revisions_before_the_last_of_a_fragment_are_not_held_back() {
+fn complete_revisions_of_fragment_are_delivered() {
     let mut join = Join::default();
     let mut whole = Vec::new();
     join.push(events(&[2, 3, 4]), More::Yes, 0, &mut whole).unwrap();
@@ -55,7 +55,7 @@ fn revisions_before_the_last_of_a_fragment_are_not_held_back() {
 }
 
 #[test]
-fn a_revision_that_goes_back_is_not_believed() {
+fn decreasing_revision_is_an_error() {
     let mut join = Join::default();
     let mut whole = Vec::new();
     assert_eq!(join.push(events(&[5, 4]), More::No, 0, &mut whole), Err(OutOfOrder));
@@ -64,7 +64,7 @@ fn a_revision_that_goes_back_is_not_believed() {
 proptest! {
     /// Whatever the sizes of the revisions and wherever the fragments end, the same whole revisions come out.
     #[test]
-    fn any_cut_gives_the_same_revisions(
+    fn any_fragmentation_gives_same_revisions(
         sizes in prop::collection::vec(1_usize..6, 1..40),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
     ) {

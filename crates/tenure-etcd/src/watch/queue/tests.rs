@@ -22,7 +22,7 @@ fn take(receiver: &mut QueueReceiver) -> Option<Taken> {
 }
 
 #[test]
-fn a_full_queue_refuses_and_tells_the_consumer_when_it_is_empty() {
+fn overflowed_queue_reports_when_empty() {
     let (mut sender, mut receiver) = queue();
     let mut revision = 0;
     while sender.offer(batch(revision + 1, 1)).is_ok() {
@@ -35,11 +35,11 @@ fn a_full_queue_refuses_and_tells_the_consumer_when_it_is_empty() {
     assert!(matches!(take(&mut receiver), Some(Taken::LastBeforeRest(item)) if item.revision() == revision));
     assert!(take(&mut receiver).is_none());
     sender.offer(batch(revision + 1, 1)).unwrap();
-    assert!(matches!(take(&mut receiver), Some(Taken::Item(_))), "the overflow was told once");
+    assert!(matches!(take(&mut receiver), Some(Taken::Item(_))), "the overflow is reported once");
 }
 
 #[test]
-fn bytes_count_too_but_one_batch_always_fits() {
+fn oversized_batch_fits_empty_queue() {
     let (mut sender, mut receiver) = queue();
     sender.offer(batch(1, 2 * WEIGHT_MAX)).unwrap();
     assert_eq!(sender.offer(batch(2, 1)), Err(QueueFull));
@@ -58,7 +58,7 @@ fn progress_never_fills_the_queue() {
 }
 
 #[test]
-fn the_end_comes_after_everything_queued_and_once() {
+fn end_follows_queued_items_once() {
     let (mut sender, mut receiver) = queue();
     sender.offer(batch(1, 1)).unwrap();
     sender.end(WatchError::Lost(Error::Closed));
@@ -69,7 +69,7 @@ fn the_end_comes_after_everything_queued_and_once() {
 }
 
 #[test]
-fn a_task_that_vanished_does_not_leave_its_consumer_waiting() {
+fn dropped_sender_ends_receiver() {
     let (sender, mut receiver) = queue();
     drop(sender);
     assert!(matches!(take(&mut receiver), Some(Taken::Over)));

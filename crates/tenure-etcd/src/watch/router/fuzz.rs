@@ -1,4 +1,5 @@
-//! Fuzz target: whatever a server sends, in whatever order, a consumer sees whole revisions that only grow, and nothing after the last word.
+//! Fuzz target: whatever a server sends, in whatever order, a consumer sees whole revisions that
+//! only grow, and nothing after the end.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,10 +13,10 @@ use crate::message::header::ResponseHeader;
 use crate::message::kv::KeyValue;
 use crate::message::watch::{WatchResponse, WireEvent};
 
-/// How many steps of a script are played: more only repeat themselves.
+/// How many steps of a script are run: more only repeat themselves.
 const STEPS_MAX: usize = 400;
 
-/// A consumer that believes nothing.
+/// A consumer that checks every item.
 #[derive(Debug, Default)]
 struct FuzzDeliveries {
     opened: Option<i64>,
@@ -40,7 +41,7 @@ impl WatchSink for FuzzConsumer {
     fn offer(&mut self, item: WatchItem) -> Result<(), QueueFull> {
         let mut seen = self.0.borrow_mut();
         assert!(seen.end.is_none(), "nothing comes after the last word");
-        assert!(seen.opened.is_some(), "nothing comes before it is told from where");
+        assert!(seen.opened.is_some(), "no item comes before the start revision");
         let Some(room) = seen.room.checked_sub(1) else { return Err(QueueFull) };
         seen.room = room;
         match item {
@@ -131,7 +132,7 @@ fn step(router: &mut Router<FuzzConsumer>, consumers: &[FuzzConsumer], line: &[u
         }
         "leave" => router.unsubscribe(name),
         "lost" => connect(router),
-        "life" => router.ask_for_life(),
+        "life" => router.request_sign_of_life(),
         _ => {
             if let Ok(response) = WatchResponse::decode(line) {
                 router.handle(response);
@@ -156,7 +157,8 @@ fn connect(router: &mut Router<FuzzConsumer>) {
     router.trust(VersionQuirks { progress: true, history: true });
 }
 
-/// What the driver would do: sends what is to be sent, and leaves a stream that cannot be trusted. Counts those.
+/// Does what the driver would do: sends pending requests, and abandons a stream that cannot be
+/// trusted. Counts those.
 fn settle(router: &mut Router<FuzzConsumer>) -> usize {
     let mut failures = 0;
     loop {
@@ -167,7 +169,7 @@ fn settle(router: &mut Router<FuzzConsumer>) -> usize {
                 connect(router);
             }
             Some(RouterAction::Probe { name, epoch, .. }) => router.proven(name, epoch),
-            // AnsweredRenewal by the script, or never.
+            // Answered by the script, or never.
             Some(RouterAction::Read { .. } | RouterAction::Verify { .. }) => {}
             None => return failures,
         }

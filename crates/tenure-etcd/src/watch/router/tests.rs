@@ -1,4 +1,5 @@
-//! The machine against a server played by hand, and against a small model of one that is cut off at every message.
+//! The machine against a scripted server, and against a small model of a server that is cut off at
+//! every message.
 
 mod model;
 mod proofs;
@@ -105,7 +106,7 @@ fn progress(watch_id: i64, revision: i64) -> WatchResponse {
     WatchResponse { header: header(revision), watch_id, ..WatchResponse::default() }
 }
 
-/// A router with one watcher, and what it says, in short.
+/// A router with one watcher, and its requests and items in short form.
 struct Bench {
     router: Router<Consumer>,
     consumer: Consumer,
@@ -137,7 +138,7 @@ impl Bench {
 }
 
 fn name(request: &WatchRequest) -> String {
-    match request.request.as_ref().expect("every request says something") {
+    match request.request.as_ref().expect("every request has a kind") {
         WatchRequestKind::Create(create) => format!("create {} @{}", create.watch_id, create.start_revision),
         WatchRequestKind::Cancel(cancel) => format!("cancel {}", cancel.watch_id),
         WatchRequestKind::Progress(_) => "progress".to_owned(),
@@ -153,7 +154,7 @@ fn probe(name: WatchName, epoch: u64, after: i64) -> RouterAction {
 }
 
 #[test]
-fn a_watch_from_now_delivers_after_the_revision_that_was_read() {
+fn watch_from_now_starts_after_read_revision() {
     for read_first in [true, false] {
         let mut bench = Bench::new(WatchFrom::Now);
         assert_eq!(bench.sent(), ["create 1 @0"]);
@@ -175,12 +176,12 @@ fn a_watch_from_now_delivers_after_the_revision_that_was_read() {
 }
 
 #[test]
-fn a_recent_watch_delivers_after_where_its_member_stands_and_reads_nothing() {
+fn recent_watch_starts_at_member_revision() {
     let mut bench = Bench::new(WatchFrom::Recent);
     assert_eq!(bench.sent(), ["create 1 @0"]);
     bench.router.lost();
     bench.reconnect();
-    assert_eq!(bench.sent(), ["create 2 @0"], "where it stands was never said");
+    assert_eq!(bench.sent(), ["create 2 @0"], "its revision was never reported");
     bench.router.handle(created(2, 10));
     bench.router.handle(events(2, &[11]));
     assert_eq!(bench.consumer.saw(), [Saw::Opened(10), Saw::Batch(11, 1)]);
@@ -191,7 +192,7 @@ fn a_recent_watch_delivers_after_where_its_member_stands_and_reads_nothing() {
 }
 
 #[test]
-fn a_read_older_than_the_watch_is_read_again() {
+fn read_older_than_watch_is_repeated() {
     let mut bench = Bench::new(WatchFrom::Now);
     bench.sent();
     bench.actions();
@@ -203,7 +204,7 @@ fn a_read_older_than_the_watch_is_read_again() {
 }
 
 #[test]
-fn the_revision_of_created_is_never_a_resume_point() {
+fn created_revision_is_no_resume_point() {
     let mut bench = Bench::new(WatchFrom::After(5));
     assert_eq!(bench.sent(), ["create 1 @6"]);
     bench.router.handle(created(1, 90));
@@ -213,7 +214,7 @@ fn the_revision_of_created_is_never_a_resume_point() {
 }
 
 #[test]
-fn a_watch_from_now_that_lost_its_stream_before_the_read_starts_from_now_again() {
+fn unread_watch_restarts_from_now() {
     let mut bench = Bench::new(WatchFrom::Now);
     bench.sent();
     bench.router.handle(created(1, 10));
@@ -229,7 +230,7 @@ fn a_watch_from_now_that_lost_its_stream_before_the_read_starts_from_now_again()
 }
 
 #[test]
-fn a_compaction_is_told_by_its_own_field_and_not_by_the_header() {
+fn compaction_comes_from_its_own_field() {
     let mut bench = Bench::new(WatchFrom::After(5));
     bench.sent();
     bench.router.handle(created(1, 20));
@@ -246,7 +247,7 @@ fn a_compaction_is_told_by_its_own_field_and_not_by_the_header() {
 }
 
 #[test]
-fn progress_moves_the_resume_point_of_every_watcher_that_stands() {
+fn progress_moves_every_resume_point() {
     let mut bench = Bench::new(WatchFrom::After(0));
     let other = Consumer::new();
     bench.router.subscribe(B, spec(WatchFrom::After(0)), other.clone());
@@ -264,7 +265,7 @@ fn progress_moves_the_resume_point_of_every_watcher_that_stands() {
 }
 
 #[test]
-fn progress_of_servers_that_announce_it_early_is_not_believed() {
+fn early_progress_of_old_servers_is_ignored() {
     let mut bench = Bench::new(WatchFrom::After(0));
     bench.router.lost();
     bench.router.connected();
@@ -276,7 +277,7 @@ fn progress_of_servers_that_announce_it_early_is_not_believed() {
 }
 
 #[test]
-fn progress_below_a_start_in_the_future_says_nothing() {
+fn progress_below_future_start_is_ignored() {
     let mut bench = Bench::new(WatchFrom::After(50));
     bench.sent();
     bench.router.handle(created(1, 3));
@@ -286,7 +287,7 @@ fn progress_below_a_start_in_the_future_says_nothing() {
 }
 
 #[test]
-fn a_revision_in_pieces_is_never_passed_by_progress() {
+fn progress_waits_for_fragmented_revision() {
     let mut bench = Bench::new(WatchFrom::After(0));
     bench.sent();
     bench.router.handle(created(1, 3));
@@ -308,7 +309,7 @@ fn repeated_events_are_dropped() {
 }
 
 #[test]
-fn a_dropped_watcher_is_cancelled_once_it_stands_and_hears_nothing() {
+fn dropped_watcher_is_cancelled_after_creation() {
     // Before it was sent, before it was answered, and after.
     let mut bench = Bench::new(WatchFrom::After(0));
     bench.router.unsubscribe(A);
@@ -332,7 +333,7 @@ fn a_dropped_watcher_is_cancelled_once_it_stands_and_hears_nothing() {
 }
 
 #[test]
-fn a_slow_consumer_is_stopped_and_continued_where_its_queue_ends() {
+fn slow_consumer_resumes_after_queued_items() {
     let mut bench = Bench::new(WatchFrom::After(0));
     let other = Consumer::new();
     bench.router.subscribe(B, spec(WatchFrom::After(0)), other.clone());
@@ -359,7 +360,7 @@ fn a_slow_consumer_is_stopped_and_continued_where_its_queue_ends() {
 }
 
 #[test]
-fn a_slow_consumer_is_not_recreated_by_a_new_stream_before_it_asks() {
+fn new_stream_skips_draining_consumer() {
     let mut bench = Bench::new(WatchFrom::After(0));
     bench.sent();
     bench.router.handle(created(1, 3));
@@ -374,22 +375,22 @@ fn a_slow_consumer_is_not_recreated_by_a_new_stream_before_it_asks() {
 }
 
 #[test]
-fn refused_creations_are_paired_by_their_order() {
+fn refused_creations_pair_in_order() {
     let mut bench = Bench::new(WatchFrom::After(0));
     let other = Consumer::new();
     bench.router.subscribe(B, spec(WatchFrom::After(0)), other.clone());
-    bench.router.ask_for_life();
+    bench.router.request_sign_of_life();
     assert_eq!(bench.sent(), ["create 1 @1", "create 2 @1", "progress", "create 3 @0"]);
     bench.router.handle(refused("mvcc: watcher range is empty"));
     bench.router.handle(created(2, 3));
     bench.router.handle(refused("mvcc: watcher range is empty"));
     assert!(matches!(bench.consumer.saw()[..], [Saw::End(WatchError::Lost(_))]));
     assert_eq!(other.saw(), [Saw::Opened(0)]);
-    assert_eq!(bench.actions(), [], "the watchdog's question hurts nobody");
+    assert_eq!(bench.actions(), [], "the watchdog's request ends no watcher");
 }
 
 #[test]
-fn a_word_about_permission_is_verified() {
+fn permission_refusal_is_verified_by_read() {
     let mut bench = Bench::new(WatchFrom::After(7));
     bench.sent();
     bench.router.handle(refused("etcdserver: permission denied"));
@@ -403,7 +404,7 @@ fn a_word_about_permission_is_verified() {
 }
 
 #[test]
-fn trouble_at_the_server_gives_up_the_stream() {
+fn server_trouble_abandons_stream() {
     for response in [
         WatchResponse {
             watch_id: 1,
@@ -424,7 +425,7 @@ fn trouble_at_the_server_gives_up_the_stream() {
 }
 
 #[test]
-fn everybody_hears_the_last_word() {
+fn fatal_error_ends_every_watcher() {
     let mut bench = Bench::new(WatchFrom::After(0));
     bench.sent();
     bench.router.end_all(&crate::Error::Closed);
@@ -434,7 +435,7 @@ fn everybody_hears_the_last_word() {
 
 /// Kept here so that the event's shape is checked once, against the wire.
 #[test]
-fn a_delete_has_its_key_and_revision() {
+fn delete_event_has_key_and_revision() {
     let wire = WireEvent { kind: 1, ..put(4) };
     let event = super::parse_event(wire).unwrap();
     assert_eq!(event, WatchEvent::Delete { key: Bytes::from_static(b"k/x"), revision: 4, prev: None });

@@ -7,7 +7,8 @@ use tenure_fixture::{Etcd, Permission, Proxy};
 
 use crate::observe::{one_key, prefix, put, revisions, until, watch};
 
-/// A server with a root and a user `ann` who may use `a/`. Tokens are forgotten after three idle seconds.
+/// A server with a root user and a user `ann` with access to `a/`. Tokens are forgotten after three
+/// idle seconds.
 fn guarded() -> Etcd {
     let etcd = Etcd::builder().auth_token_ttl_s(3).bcrypt_cost(4).start();
     let access = etcd.access();
@@ -23,13 +24,14 @@ async fn sign_in(urls: Vec<String>, name: &str) -> Client {
     Client::connect(config).await.unwrap()
 }
 
-/// The server forgets a token that nobody used for three seconds. There is no event for it: only time passes.
+/// The server forgets a token that was unused for three seconds. There is no event for it: only
+/// time passes.
 async fn let_the_token_run_out() {
     tokio::time::sleep(Duration::from_millis(4_500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_range_that_is_not_ours_is_denied_and_disturbs_nobody() {
+async fn unpermitted_range_is_denied_alone() {
     let etcd = guarded();
     let client = sign_in(etcd.client_urls(), "ann").await;
     let mut ours = watch(&client, prefix("a/", WatchFrom::Now)).await;
@@ -42,11 +44,11 @@ async fn a_range_that_is_not_ours_is_denied_and_disturbs_nobody() {
     let revision = put(&client, "a/1", "").await;
     assert_eq!(revisions(&mut ours, 1).await, [revision]);
     let opened = etcd.member(0).metric_with("grpc_server_started_total", "grpc_method=\"Watch\"");
-    assert_eq!(opened, 1.0, "the stream is not given up for it");
+    assert_eq!(opened, 1.0, "the stream is not abandoned for it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_ran_out_is_renewed_for_watches() {
+async fn expired_token_is_renewed_for_watches() {
     let etcd = guarded();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let client = sign_in(vec![proxy.url()], "ann").await;

@@ -33,7 +33,7 @@ async fn time_to_see(watcher: &mut Watcher, writer: &Client) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_survives_the_death_of_its_server() {
+async fn watch_survives_killed_server() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let mut now = watch(&client, prefix("a/", WatchFrom::Now)).await;
@@ -52,7 +52,7 @@ async fn a_watch_survives_the_death_of_its_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cuts_at_any_moment_lose_and_repeat_nothing() {
+async fn cuts_lose_and_repeat_nothing() {
     let etcd = Etcd::start();
     let writer = client(&etcd).await;
     let proxy = Proxy::to(etcd.member(0).client_addr());
@@ -75,7 +75,7 @@ async fn cuts_at_any_moment_lose_and_repeat_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_black_hole_is_left_for_another_member() {
+async fn watch_leaves_black_hole() {
     let etcd = Etcd::start();
     let writer = client(&etcd).await;
     let proxies = [0, 1].map(|_| Proxy::to(etcd.member(0).client_addr()));
@@ -93,7 +93,7 @@ async fn a_black_hole_is_left_for_another_member() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_stopped_is_left_for_another() {
+async fn watch_leaves_stopped_member() {
     let etcd = Etcd::builder().members(3).timers(Timers::Cluster).start();
     let follower = (etcd.leader() + 1) % 3;
     let other = (etcd.leader() + 2) % 3;
@@ -110,7 +110,7 @@ async fn a_member_that_stopped_is_left_for_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_dies_costs_no_revision() {
+async fn killed_leader_costs_no_revision() {
     let etcd = Etcd::builder().members(3).timers(Timers::Cluster).start();
     let client = client(&etcd).await;
     let mut watcher = watch(&client, prefix("a/", WatchFrom::Now)).await;
@@ -122,7 +122,7 @@ async fn a_leader_that_dies_costs_no_revision() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_quorum_is_waited_out() {
+async fn watch_waits_out_lost_quorum() {
     let etcd = Etcd::builder().members(3).timers(Timers::Cluster).start();
     let client = client(&etcd).await;
     let mut watcher = watch(&client, prefix("a/", WatchFrom::Now)).await;
@@ -131,7 +131,8 @@ async fn a_lost_quorum_is_waited_out() {
     for member in [0, 1] {
         etcd.member(member).kill();
     }
-    // The last member says that it has no leader; a stream without that demand would just be silent.
+    // The last member reports that it has no leader; without `RequireLeader` the stream would just
+    // be silent.
     let error = client.put(Put { key: "a/1".into(), ..Put::default() }).await.unwrap_err();
     assert!(!matches!(error, Error::Replaced(_) | Error::Denied(_)), "{error:?}");
     for member in [0, 1] {
@@ -143,7 +144,7 @@ async fn a_lost_quorum_is_waited_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn compaction_while_cut_off_is_told() {
+async fn compaction_while_cut_off_is_reported() {
     let etcd = Etcd::start();
     let writer = client(&etcd).await;
     let proxy = Proxy::to(etcd.member(0).client_addr());
@@ -161,7 +162,7 @@ async fn compaction_while_cut_off_is_told() {
 
 /// A watcher of a quiet range must not become a victim of compaction: progress moves its resume point.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_watcher_that_had_progress_survives_compaction_while_cut_off() {
+async fn progressed_watcher_survives_compaction_while_cut() {
     let etcd = Etcd::start();
     let writer = client(&etcd).await;
     let proxy = Proxy::to(etcd.member(0).client_addr());
@@ -177,7 +178,7 @@ async fn an_idle_watcher_that_had_progress_survives_compaction_while_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_watchers_resume_together() {
+async fn thousand_watchers_resume_together() {
     let etcd = Etcd::start();
     let writer = client(&etcd).await;
     let proxy = Proxy::to(etcd.member(0).client_addr());
@@ -198,7 +199,7 @@ async fn a_thousand_watchers_resume_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_lost_its_history_ends_the_watch() {
+async fn lost_history_ends_watch() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     write(&client, 20).await;
@@ -216,7 +217,7 @@ async fn a_store_that_lost_its_history_ends_the_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_of_a_store_that_nobody_serves_fails_in_time_and_leaves_nothing() {
+async fn watch_of_dead_store_fails_in_time() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let client = client_of(vec![proxy.url()]).await;

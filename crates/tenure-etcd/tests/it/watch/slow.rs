@@ -1,4 +1,5 @@
-//! Consumers that do not keep up: nobody else waits for them, memory stays bounded, and no revision is skipped.
+//! Consumers that do not keep up: they delay no other consumer, memory stays bounded, and no
+//! revision is skipped.
 
 use futures_util::StreamExt;
 use tenure_etcd::{Client, Op, Put, Txn, WatchFrom};
@@ -6,7 +7,7 @@ use tenure_fixture::Etcd;
 
 use crate::observe::{Saw, change, client, prefix, revisions, until, watch};
 
-/// Writes `count` revisions, several at a time, and gives back the last one.
+/// Writes `count` revisions, several at a time, and returns the last one.
 async fn write(client: &Client, count: i64) -> i64 {
     let writes = futures_util::stream::iter(0..count).map(|n| {
         let put =
@@ -21,7 +22,7 @@ async fn write(client: &Client, count: i64) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_consumer_catches_up_without_a_gap_and_holds_up_nobody() {
+async fn slow_consumer_catches_up_without_gap() {
     const REVISIONS: usize = 12_000;
     let etcd = Etcd::start();
     let client = client(&etcd).await;
@@ -34,7 +35,8 @@ async fn a_slow_consumer_catches_up_without_a_gap_and_holds_up_nobody() {
     assert_eq!(all.len(), REVISIONS);
     // The quick one has everything before the slow one has read anything.
     assert_eq!(reading.await.unwrap(), all);
-    // Both cancellations are on their way when the last revision has come, and nobody tells when they arrive.
+    // Both cancellations are in flight when the last revision has arrived, and no event reports
+    // when they are done.
     until("the slow one to be cancelled and the quick one to be gone", || {
         etcd.member(0).metric("etcd_debugging_mvcc_watcher_total") == 0.0
     })
@@ -43,7 +45,7 @@ async fn a_slow_consumer_catches_up_without_a_gap_and_holds_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_consumer_overtaken_by_compaction_is_told_after_what_it_has() {
+async fn compacted_slow_consumer_drains_then_ends() {
     let etcd = Etcd::start();
     let client = client(&etcd).await;
     let mut slow = watch(&client, prefix("a/", WatchFrom::Now)).await;

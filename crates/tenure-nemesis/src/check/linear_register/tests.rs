@@ -1,4 +1,4 @@
-//! The checker against histories made by hand, and against one that tries every order.
+//! The checker against constructed histories, and against an exhaustive search over all orders.
 
 use super::*;
 use crate::rng::NemesisRng;
@@ -13,7 +13,7 @@ fn read(value: Option<u8>, asked: Stamp, answered: Stamp) -> Operation {
 }
 
 #[test]
-fn a_stale_read_is_found() {
+fn stale_read_is_found() {
     assert!(linear(&[write(1, 1, 2), write(2, 3, 4), read(Some(2), 5, 6)]).is_ok());
     assert!(linear(&[write(1, 1, 2), write(2, 3, 4), read(Some(1), 5, 6)]).is_err());
     assert!(linear(&[write(1, 1, 2), read(None, 3, 4)]).is_err());
@@ -22,7 +22,7 @@ fn a_stale_read_is_found() {
 }
 
 #[test]
-fn a_value_that_comes_back_is_found() {
+fn reappearing_value_is_found() {
     let back = [write(1, 1, 2), write(2, 3, 9), read(Some(2), 4, 5), read(Some(1), 6, 7)];
     assert!(linear(&back).is_err());
     let forth = [write(1, 1, 2), write(2, 3, 9), read(Some(1), 4, 5), read(Some(2), 6, 7)];
@@ -30,7 +30,7 @@ fn a_value_that_comes_back_is_found() {
 }
 
 #[test]
-fn a_write_whose_answer_was_lost_may_come_late_or_never() {
+fn unanswered_write_may_apply_later() {
     let lost = |asked| write(2, asked, Stamp::MAX);
     assert!(linear(&[write(1, 1, 2), lost(3), read(Some(1), 5, 6)]).is_ok());
     assert!(linear(&[write(1, 1, 2), lost(3), read(Some(1), 5, 6), read(Some(2), 7, 8)]).is_ok());
@@ -38,7 +38,7 @@ fn a_write_whose_answer_was_lost_may_come_late_or_never() {
 }
 
 #[test]
-fn a_deposed_writer_is_found_by_its_revision() {
+fn deposed_writer_is_found_by_revision() {
     let one = |token: i64, revision| Operation {
         is_write: true,
         value: Some(format!("{token}:0")),
@@ -62,7 +62,7 @@ fn any_order(rest: &[Operation], value: Option<&String>) -> bool {
         let others: Vec<Operation> = [&rest[..index], &rest[index + 1..]].concat();
         if next.is_write {
             any_order(&others, next.value.as_ref())
-                // One whose answer was lost may never happen.
+                // A write with a lost reply may never happen.
                 || (next.answered == Stamp::MAX && any_order(&others, value))
         } else {
             next.value.as_ref() == value && any_order(&others, value)
@@ -71,7 +71,7 @@ fn any_order(rest: &[Operation], value: Option<&String>) -> bool {
 }
 
 #[test]
-fn it_agrees_with_one_that_tries_every_order() {
+fn checker_agrees_with_exhaustive_search() {
     let mut rng = NemesisRng::new(7);
     let (mut good, mut bad) = (0, 0);
     for _ in 0..20_000 {

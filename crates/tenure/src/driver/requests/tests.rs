@@ -45,7 +45,7 @@ fn small_batches_delay_no_request() {
 }
 
 #[test]
-fn late_reply_ends_the_wait_until_four_are_late() {
+fn late_batches_stop_delaying_requests() {
     assert_eq!(sent(3, &[(5, 32)]), 3);
     assert_eq!(sent(3, &[(6, 32), (7, 30)]), 3);
     assert_eq!(sent(3, &[(9, 1), (8, 1), (7, 1), (6, 1)]), 0);
@@ -66,9 +66,9 @@ fn patience_ends_with_the_oldest_young_batch() {
 
 /// Requests are numbers; odd ones are urgent, and a batch takes each number once.
 #[derive(Default)]
-struct Once(Vec<u32>);
+struct DistinctNumbers(Vec<u32>);
 
-impl BatchRules for Once {
+impl BatchRules for DistinctNumbers {
     type Request = u32;
 
     fn clear(&mut self) {
@@ -86,7 +86,7 @@ impl BatchRules for Once {
     }
 }
 
-fn queue(requests: impl IntoIterator<Item = u32>) -> RequestQueue<Once> {
+fn queue(requests: impl IntoIterator<Item = u32>) -> RequestQueue<DistinctNumbers> {
     let mut queue = RequestQueue::default();
     requests.into_iter().for_each(|request| queue.push(request));
     queue
@@ -123,10 +123,10 @@ fn request_without_a_waiting_caller_travels_with_others() {
 
 /// Counts how often the driver would be woken.
 #[derive(Default)]
-struct Driver(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl Wake for Driver {
-    fn wake(self: Arc<Driver>) {
+impl Wake for WakeCounter {
+    fn wake(self: Arc<WakeCounter>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -137,7 +137,7 @@ async fn request(reply: oneshot::Receiver<()>) {
 
 #[test]
 fn reply_to_a_direct_send_wakes_the_driver() {
-    let driver = Arc::new(Driver::default());
+    let driver = Arc::new(WakeCounter::default());
     let waker = Waker::from(driver.clone());
     let inbox = Inbox::default();
     assert!(inbox.lock().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -162,7 +162,7 @@ fn direct_send_needs_a_driver_that_waits() {
 #[test]
 fn ended_driver_drops_its_requests() {
     let inbox: Inbox<()> = Inbox::default();
-    let waker = Waker::from(Arc::new(Driver::default()));
+    let waker = Waker::from(Arc::new(WakeCounter::default()));
     let owned = Arc::new(());
     let kept = owned.clone();
     let end = inbox.end_on_drop();

@@ -38,7 +38,7 @@ fn reused_slot_has_no_former_waiter() {
 }
 
 #[test]
-fn queue_is_ready_once_and_found_by_name_until_left() {
+fn entered_queue_is_ready_once() {
     let mut queues = LocalQueues::new(0);
     let (slot, _) = enter(&mut queues, "a/");
     assert_eq!(enter(&mut queues, "a/").0, slot);

@@ -1,7 +1,7 @@
-//! Between the contract's words and etcd's.
+//! Translates between the types of the contract and those of etcd.
 //!
 //! The traps are in the ranges: to etcd an empty end means one key, an end of one zero byte means "to the last key", and a
-//! bound of 0 means no bound. So what selects nothing is said as a range from a key to itself.
+//! bound of 0 means no bound. So an empty selection is sent as a range from a key to itself.
 
 use std::mem::take;
 
@@ -98,13 +98,13 @@ pub(super) fn pair(kv: etcd::KeyValue) -> KeyValue {
     }
 }
 
-/// What a transaction is that does one thing and asks no conditions.
+/// A transaction with one operation and no conditions.
 pub(super) enum Lone {
     Put(etcd::Put),
     Delete(etcd::Delete),
 }
 
-/// The put or the delete that a transaction is, taken out of it, if it is nothing else: the server does it with less work than a transaction.
+/// Takes the only put or delete out of a transaction without conditions: the server applies it with less work than a transaction.
 pub(super) fn lone(txn: &mut Txn) -> Option<Lone> {
     match (&txn.when[..], &mut txn.then[..], &txn.otherwise[..]) {
         ([], [Op::Put { key, value, lease }], []) => Some(Lone::Put(put(take(key), take(value), *lease))),
@@ -113,7 +113,7 @@ pub(super) fn lone(txn: &mut Txn) -> Option<Lone> {
     }
 }
 
-/// Keys and values are shared, not copied: whoever asks may have to ask again in other words.
+/// Keys and values are shared, not copied: the caller may have to send the transaction again in another form.
 pub(super) fn txn(txn: &Txn) -> etcd::Txn {
     etcd::Txn {
         when: txn.when.iter().map(compare).collect(),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_selects_nothing_never_becomes_one_key_or_all_of_them() {
+    fn empty_selection_stays_empty() {
         let key = Bytes::from_static(b"k");
         for to in [&b""[..], b"\0", b"a", b"k"] {
             let select = Selection::Range(key.clone(), Bytes::copy_from_slice(to));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_and_the_rest_have_the_end_that_means_the_last_key() {
+    fn open_ranges_end_after_the_last_key() {
         assert_eq!(ends(&Selection::everything()), (ZERO, ZERO, false));
         assert_eq!(ends(&Selection::From("k".into())), ("k".into(), ZERO, false));
         assert_eq!(ends(&Selection::prefix("k/")), ("k/".into(), "k0".into(), false));

@@ -7,7 +7,7 @@ use futures_core::Stream;
 use futures_util::stream;
 use tenure_etcd as etcd;
 
-use crate::store::etcd::{EtcdEngine, failure, translate};
+use crate::store::etcd::{EtcdEngine, error, translate};
 use crate::store::{
     PreviousValues, Revision, Selection, StoreError, WatchError, WatchItem, WatchStart, WatchStream,
 };
@@ -43,7 +43,7 @@ pub(super) async fn open(
         Err(etcd::Error::Compacted { at: Some(at) }) => {
             Ok(Box::pin(stream::iter([Err(WatchError::Compacted { at: Revision(at) })])))
         }
-        Err(error) => Err(failure::from(error)),
+        Err(error) => Err(error::from(error)),
     }
 }
 
@@ -61,7 +61,7 @@ impl Stream for Translated {
             }),
             Ok(etcd::WatchItem::Progress(revision)) => Ok(WatchItem::Progress(Revision(revision))),
             Err(etcd::WatchError::Compacted { at }) => Err(WatchError::Compacted { at: Revision(at) }),
-            Err(etcd::WatchError::Lost(error)) => Err(WatchError::Lost(failure::from(error))),
+            Err(etcd::WatchError::Lost(error)) => Err(WatchError::Lost(error::from(error))),
         }))
     }
 }

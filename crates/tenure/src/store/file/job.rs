@@ -1,7 +1,7 @@
-//! A request on its way to a thread of the engine, and the line it waits in.
+//! A request on its way to a thread of the engine, and the queue in which it waits.
 //!
-//! The caller hands over a piece of work and keeps only the end of a channel. So a dropped future leaves no
-//! transaction open: the thread finishes what it began, or never begins what nobody wants any more.
+//! The caller hands over a closure and keeps only the receiving end of a channel. So a dropped future leaves no
+//! transaction open: the thread finishes a job that it has begun, and skips a job if its receiver was dropped.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,65 +9,65 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::store::file::fault::is_refusal;
+use crate::store::file::error::is_refusal;
 use crate::store::file::rows::Tables;
 use crate::store::{Cause, StoreError};
 
-/// How many requests may wait in one line. Far more than a machine answers in the five seconds after which they are
-/// given up; without a bound, a stalled disk would turn into lost memory.
-const LINE_LEN_MAX: usize = 65_536;
+/// How many requests may wait in one queue. Far more than a machine serves in the five seconds after which they fail;
+/// without a bound, a stalled disk would fill the memory.
+const QUEUE_LEN_MAX: usize = 65_536;
 
-/// A request that waits for its turn.
+/// A request that waits for its thread.
 pub(super) struct Job {
-    work: Box<dyn Work>,
+    work: Box<dyn RunnableJob>,
     size: usize,
-    /// When it joined the line.
+    /// When it joined the queue.
     pub(super) since: Instant,
 }
 
 impl Job {
-    /// A job, and where its answer will come. `size` is about how many bytes it writes.
+    /// Makes a job, and the channel for its result. `size` is about how many bytes it writes.
     ///
-    /// `work` may run twice: if SQLite fails in the middle of a group, each of it is tried again alone.
+    /// `work` may run twice: if SQLite fails in the middle of a group, each job of the group is tried again alone.
     pub(super) fn new<T, F>(size: usize, work: F) -> (Job, oneshot::Receiver<Result<T, StoreError>>)
     where
         T: Send + 'static,
         F: FnMut(&mut Tables<'_, '_>) -> Result<T, StoreError> + Send + 'static,
     {
-        let (reply, answer) = oneshot::channel();
-        let call = Call { work, reply, result: None };
-        (Job { work: Box::new(call), size, since: Instant::now() }, answer)
+        let (reply, result) = oneshot::channel();
+        let call = JobCall { work, reply, result: None };
+        (Job { work: Box::new(call), size, since: Instant::now() }, result)
     }
 
-    /// Runs it. Being refused is a result; an error is the transaction's, and it must be rolled back.
+    /// Runs the job. A refusal is a result. An error is one of the transaction, which must then be rolled back.
     pub(super) fn run(&mut self, tables: &mut Tables<'_, '_>) -> Result<(), StoreError> {
         self.work.run(tables)
     }
 
-    /// Tells the caller the result, which became true.
+    /// Sends the result to the caller, after COMMIT.
     pub(super) fn finish(self) {
-        self.work.answer(None);
+        self.work.reply(None);
     }
 
-    /// Tells the caller that it came to nothing, or that nobody knows.
+    /// Sends an error to the caller: the job had no effect, or its outcome is unknown.
     pub(super) fn fail(self, error: StoreError) {
-        self.work.answer(Some(error));
+        self.work.reply(Some(error));
     }
 }
 
-trait Work: Send {
+trait RunnableJob: Send {
     fn is_wanted(&self) -> bool;
     fn run(&mut self, tables: &mut Tables<'_, '_>) -> Result<(), StoreError>;
-    fn answer(self: Box<Self>, error: Option<StoreError>);
+    fn reply(self: Box<Self>, error: Option<StoreError>);
 }
 
-struct Call<T, F> {
+struct JobCall<T, F> {
     work: F,
     reply: oneshot::Sender<Result<T, StoreError>>,
     result: Option<Result<T, StoreError>>,
 }
 
-impl<T, F> Work for Call<T, F>
+impl<T, F> RunnableJob for JobCall<T, F>
 where
     T: Send,
     F: FnMut(&mut Tables<'_, '_>) -> Result<T, StoreError> + Send,
@@ -86,46 +86,46 @@ where
         }
     }
 
-    fn answer(self: Box<Self>, error: Option<StoreError>) {
-        let Call { reply, result, .. } = *self;
+    fn reply(self: Box<Self>, error: Option<StoreError>) {
+        let JobCall { reply, result, .. } = *self;
         let result = match (error, result) {
-            // A refused request did nothing, whatever became of the transaction around it.
+            // A refused request had no effect, whether the transaction around it was committed or not.
             (Some(_), Some(Err(refusal))) => Err(refusal),
             (Some(error), _) => Err(error),
             (None, Some(result)) => result,
             (None, None) => Err(StoreError::Closed),
         };
-        // One who no longer waits has dropped its end.
+        // The caller may have dropped its future.
         let _ = reply.send(result);
     }
 }
 
-/// Where jobs wait for one thread.
-pub(super) struct Line {
-    state: Mutex<Waiting>,
+/// The queue of one thread.
+pub(super) struct JobQueue {
+    state: Mutex<QueuedJobs>,
     arrived: Condvar,
 }
 
-struct Waiting {
+struct QueuedJobs {
     jobs: VecDeque<Job>,
     over: Option<StoreError>,
 }
 
-/// Why a thread that waited at its line goes on.
+/// Why a thread that waited at its queue continues.
 #[derive(Debug)]
-pub(super) enum Awake {
+pub(super) enum QueueWakeup {
     /// There are jobs.
     Jobs,
-    /// There were none for the time it wanted to wait.
+    /// There were none within its timeout.
     Idle,
     /// There will be no more.
     Over,
 }
 
-impl Line {
-    pub(super) fn new() -> Line {
-        let waiting = Waiting { jobs: VecDeque::new(), over: None };
-        Line { state: Mutex::new(waiting), arrived: Condvar::new() }
+impl JobQueue {
+    pub(super) fn new() -> JobQueue {
+        let waiting = QueuedJobs { jobs: VecDeque::new(), over: None };
+        JobQueue { state: Mutex::new(waiting), arrived: Condvar::new() }
     }
 
     /// Adds jobs; those that cannot wait here learn why.
@@ -133,7 +133,7 @@ impl Line {
         let mut state = self.lock();
         let refusal = match &state.over {
             Some(over) => Some(over.clone()),
-            None if state.jobs.len() + jobs.len() > LINE_LEN_MAX => {
+            None if state.jobs.len() + jobs.len() > QUEUE_LEN_MAX => {
                 let reason = format!("{} requests are waiting already", state.jobs.len());
                 Some(StoreError::Busy(Cause::new(reason)))
             }
@@ -150,19 +150,19 @@ impl Line {
     }
 
     /// Waits for jobs, without taking them.
-    pub(super) fn wait(&self, timeout: Option<Duration>) -> Awake {
+    pub(super) fn wait(&self, timeout: Option<Duration>) -> QueueWakeup {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut state = self.lock();
         loop {
             if state.over.is_some() {
-                return Awake::Over;
+                return QueueWakeup::Over;
             }
             if !state.jobs.is_empty() {
-                return Awake::Jobs;
+                return QueueWakeup::Jobs;
             }
             state = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
                 None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => return Awake::Idle,
+                Some(Duration::ZERO) => return QueueWakeup::Idle,
                 Some(left) => {
                     self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
                 }
@@ -198,7 +198,7 @@ impl Line {
         self.lock().jobs.front().map(|job| job.since)
     }
 
-    /// Ends the line: those in it and all who come later get this error.
+    /// Ends the queue: queued and later jobs get this error.
     pub(super) fn end(&self, error: &StoreError) {
         let mut state = self.lock();
         state.over.get_or_insert_with(|| error.clone());
@@ -210,7 +210,7 @@ impl Line {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueuedJobs> {
         // Nothing is done to the list that could stop half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -27,10 +27,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::store::file::fault::of_side_file;
-use crate::store::file::guard::Identity;
-use crate::store::file::place::Place;
-use crate::store::file::side_file::{self, Kind};
+use crate::store::file::error::of_side_file;
+use crate::store::file::identity::FileIdentity;
+use crate::store::file::paths::StorePaths;
+use crate::store::file::side_file::{self, SideFileKind};
 use crate::store::{StoreError, StoreReplaced};
 
 use byte_lock::{is_free, lock, unlock};
@@ -47,13 +47,13 @@ const DATABASE_BITS: u32 = 61;
 /// The marks of one open store.
 #[derive(Debug)]
 pub(super) struct Occupancy {
-    folders: Vec<Folder>,
-    place: i64,
+    folders: Vec<MarkedFolder>,
+    path_offset: i64,
     database: Option<Descriptor>,
 }
 
 #[derive(Debug)]
-struct Folder {
+struct MarkedFolder {
     file: OwnedFd,
     /// The first offset of this store's path.
     first: i64,
@@ -69,19 +69,19 @@ pub(super) enum Occupied {
 
 impl Occupancy {
     /// Opens the folders; marks nothing yet.
-    pub(super) fn open(place: &Place) -> Result<Occupancy, StoreError> {
+    pub(super) fn open(paths: &StorePaths) -> Result<Occupancy, StoreError> {
         let mut folders = Vec::new();
-        let mut below = PathBuf::from(place.database.file_name().unwrap_or_default());
+        let mut below = PathBuf::from(paths.database.file_name().unwrap_or_default());
         let mut path_hash = None;
-        for folder in place.database.ancestors().skip(1) {
+        for folder in paths.database.ancestors().skip(1) {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             // Without permission to list a folder there is no mark on it; the others remain.
             if let Ok(file) = rustix::fs::open(folder, flags, Mode::empty()) {
                 let first = i64::from(hash_31(&[below.as_os_str().as_encoded_bytes()])) << FILES_BITS;
-                folders.push(Folder { file, first });
+                folders.push(MarkedFolder { file, first });
             }
             if path_hash.is_none() {
-                let identity = Identity::at(folder)?.ok_or(StoreError::Replaced(StoreReplaced::Files))?;
+                let identity = FileIdentity::at(folder)?.ok_or(StoreError::Replaced(StoreReplaced::Files))?;
                 let name = below.as_os_str().as_encoded_bytes();
                 path_hash = Some(hash(&[&identity.bytes(), name]) & ((1 << DATABASE_BITS) - 1));
             }
@@ -89,35 +89,41 @@ impl Occupancy {
             below = Path::new(name).join(below);
         }
         let offset = path_hash.unwrap_or_default().cast_signed();
-        Ok(Occupancy { folders, place: DATABASE_FIRST + offset, database: None })
+        Ok(Occupancy { folders, path_offset: DATABASE_FIRST + offset, database: None })
     }
 
     /// Whether other files than those under the path now are in use there. Called inside the write lock, before SQLite opens them.
-    pub(super) fn look(&mut self, place: &Place) -> Result<Occupied, StoreError> {
-        let files = [Identity::at(&place.database)?, Identity::at(&place.wal)?, Identity::at(&place.shm)?];
+    pub(super) fn check(&mut self, paths: &StorePaths) -> Result<Occupied, StoreError> {
+        let files = [
+            FileIdentity::at(&paths.database)?,
+            FileIdentity::at(&paths.wal)?,
+            FileIdentity::at(&paths.shm)?,
+        ];
         let files = match files {
             [Some(database), Some(wal), Some(shm)] => Some([database, wal, shm]),
             // An incomplete set is in use by no process; whatever is marked is another set.
             _ => None,
         };
-        if Identity::at(&place.database)?.is_some() {
-            self.database = Some(Descriptor::open(&place.database)?);
+        // Without a database there is no inode to check; the marks on the folders still count.
+        if FileIdentity::at(&paths.database)?.is_some() {
+            self.database = Some(Descriptor::open(&paths.database)?);
         }
         self.others(files)
     }
 
     /// Marks the files, and makes sure that no process marked others meanwhile. Called before anything is granted.
-    pub(super) fn mark(&mut self, place: &Place, files: [Identity; 3]) -> Result<(), StoreError> {
-        let database = Descriptor::open(&place.database)?;
+    pub(super) fn mark(&mut self, paths: &StorePaths, files: [FileIdentity; 3]) -> Result<(), StoreError> {
+        let database = Descriptor::open(&paths.database)?;
+        // Exchanged between SQLite's open and this one.
         if database.identity != files[0] {
             return Err(StoreError::Replaced(StoreReplaced::Files));
         }
-        lock(database.file(), self.place).map_err(|error| cannot_lock(&error))?;
+        lock(database.file(), self.path_offset).map_err(|error| cannot_lock(&error))?;
         self.database = Some(database);
         for folder in &self.folders {
             lock(&folder.file, folder.first + offset(&files)).map_err(|error| cannot_lock(&error))?;
         }
-        // Two processes may have looked at the same time. Of two that have marked, at least the later one sees the other.
+        // Two processes may have checked at the same time. Of two that have marked, at least the later one sees the other.
         match self.others(Some(files))? {
             Occupied::No => Ok(()),
             Occupied::ByOthers => Err(StoreError::Replaced(StoreReplaced::Files)),
@@ -125,22 +131,23 @@ impl Occupancy {
     }
 
     /// Lets only the owner read and write the database. The mode is set on the open file, whatever its name points to by now.
-    pub(super) fn make_private(&mut self, place: &Place) -> Result<(), StoreError> {
-        let database = Descriptor::open(&place.database)?;
+    pub(super) fn make_private(&mut self, paths: &StorePaths) -> Result<(), StoreError> {
+        let database = Descriptor::open(&paths.database)?;
         database
             .file()
             .set_permissions(std::fs::Permissions::from_mode(0o600))
-            .map_err(|error| of_side_file(&place.database.display().to_string(), &error))?;
+            .map_err(|error| of_side_file(&paths.database.display().to_string(), &error))?;
         self.database = Some(database);
         Ok(())
     }
 
-    fn others(&self, files: Option<[Identity; 3]>) -> Result<Occupied, StoreError> {
+    fn others(&self, files: Option<[FileIdentity; 3]>) -> Result<Occupied, StoreError> {
         let (mut spans, end) = (Vec::new(), 1_i64 << FILES_BITS);
         for folder in &self.folders {
             match &files {
                 None => spans.push((&folder.file, folder.first, end)),
                 Some(files) => {
+                    // Every offset but that of these files: processes with the same files share the store.
                     let own = offset(files);
                     spans.push((&folder.file, folder.first, own));
                     spans.push((&folder.file, folder.first + own + 1, end - own - 1));
@@ -154,9 +161,10 @@ impl Occupancy {
         }
         let Some(database) = &self.database else { return Ok(Occupied::No) };
         let end = DATABASE_FIRST + (1 << DATABASE_BITS);
-        for (first, len) in
-            [(DATABASE_FIRST, self.place - DATABASE_FIRST), (self.place + 1, end - self.place - 1)]
-        {
+        for (first, len) in [
+            (DATABASE_FIRST, self.path_offset - DATABASE_FIRST),
+            (self.path_offset + 1, end - self.path_offset - 1),
+        ] {
             if !is_free(database.file(), first, len).map_err(|error| cannot_lock(&error))? {
                 return Ok(Occupied::ByOthers);
             }
@@ -169,8 +177,8 @@ fn cannot_lock(error: &std::io::Error) -> StoreError {
     of_side_file("cannot mark the store's folder as used", error)
 }
 
-fn offset(files: &[Identity; 3]) -> i64 {
-    let [database, wal, shm] = files.map(Identity::bytes);
+fn offset(files: &[FileIdentity; 3]) -> i64 {
+    let [database, wal, shm] = files.map(FileIdentity::bytes);
     i64::from(hash_31(&[&database, &wal, &shm]))
 }
 
@@ -191,15 +199,15 @@ fn hash(parts: &[&[u8]]) -> u64 {
 
 /// The descriptors of one database in this process.
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedDescriptors {
     used: usize,
     /// Those that handles no longer need. They stay open, because closing one would drop SQLite's locks.
     idle: Vec<File>,
 }
 
-static SHARED: Mutex<BTreeMap<Identity, Shared>> = Mutex::new(BTreeMap::new());
+static SHARED: Mutex<BTreeMap<FileIdentity, SharedDescriptors>> = Mutex::new(BTreeMap::new());
 
-fn shared() -> MutexGuard<'static, BTreeMap<Identity, Shared>> {
+fn shared() -> MutexGuard<'static, BTreeMap<FileIdentity, SharedDescriptors>> {
     // Nothing is done to the map that could stop half-way.
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -207,7 +215,7 @@ fn shared() -> MutexGuard<'static, BTreeMap<Identity, Shared>> {
 /// A descriptor of a database. It closes when no handle of this process uses the database.
 #[derive(Debug)]
 struct Descriptor {
-    identity: Identity,
+    identity: FileIdentity,
     file: Option<File>,
 }
 
@@ -215,9 +223,9 @@ impl Descriptor {
     fn open(path: &Path) -> Result<Descriptor, StoreError> {
         let cannot_open = |error: &std::io::Error| of_side_file(&path.display().to_string(), error);
         let found = std::fs::symlink_metadata(path).map_err(|error| cannot_open(&error))?;
-        side_file::refuse_untrusted(path, &found, Kind::Regular)?;
+        side_file::refuse_untrusted(path, &found, SideFileKind::Regular)?;
         let mut all = shared();
-        let known = Identity::at(path)?.filter(|identity| all.contains_key(identity));
+        let known = FileIdentity::at(path)?.filter(|identity| all.contains_key(identity));
         let idle = known.and_then(|identity| Some((identity, all.get_mut(&identity)?.idle.pop()?)));
         let (identity, file) = match idle {
             Some(found) => found,
@@ -228,7 +236,7 @@ impl Descriptor {
                     .open(path)
                     .map_err(|error| cannot_open(&error))?;
                 let found = file.metadata().map_err(|error| cannot_open(&error))?;
-                (Identity::of(&found), file)
+                (FileIdentity::of(&found), file)
             }
         };
         all.entry(identity).or_default().used += 1;

@@ -11,12 +11,12 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use crate::store::file::fault::of_side_file;
+use crate::store::file::error::of_side_file;
 use crate::store::{StoreError, UnusableStore};
 
 /// What kind of file is expected under a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum SideFileKind {
     Regular,
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only the notifier of Linux is a pipe"))]
     Fifo,
@@ -24,11 +24,15 @@ pub(super) enum Kind {
 
 /// Opens a side file for reading and writing, and creates it with mode 0600 if there is none.
 pub(super) fn open(path: &Path) -> Result<File, StoreError> {
-    open_with(path, Kind::Regular, OpenOptions::new().read(true).write(true).create(true).truncate(false))
+    open_with(
+        path,
+        SideFileKind::Regular,
+        OpenOptions::new().read(true).write(true).create(true).truncate(false),
+    )
 }
 
 /// Opens a file beside the database, without following a link and without waiting for a writer of a pipe.
-pub(super) fn open_with(path: &Path, kind: Kind, how: &mut OpenOptions) -> Result<File, StoreError> {
+pub(super) fn open_with(path: &Path, kind: SideFileKind, how: &mut OpenOptions) -> Result<File, StoreError> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = how.mode(0o600).custom_flags(flags.bits().cast_signed()).open(path);
     let file = opened.map_err(|error| match error.raw_os_error() {
@@ -41,14 +45,14 @@ pub(super) fn open_with(path: &Path, kind: Kind, how: &mut OpenOptions) -> Resul
 }
 
 /// Refuses a file that another user controls, or that is a file of another purpose under a second name.
-pub(super) fn refuse_untrusted(path: &Path, found: &Metadata, kind: Kind) -> Result<(), StoreError> {
+pub(super) fn refuse_untrusted(path: &Path, found: &Metadata, kind: SideFileKind) -> Result<(), StoreError> {
     let file_type = found.file_type();
     if file_type.is_symlink() {
         return Err(is_link(path));
     }
     let is_expected = match kind {
-        Kind::Regular => file_type.is_file(),
-        Kind::Fifo => file_type.is_fifo(),
+        SideFileKind::Regular => file_type.is_file(),
+        SideFileKind::Fifo => file_type.is_fifo(),
     };
     if !is_expected {
         return Err(untrusted(format!("{} is not a {kind:?} file", path.display())));
@@ -124,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_open_to_all_users_needs_the_sticky_bit() {
+    fn world_writable_folder_needs_sticky_bit() {
         let folder = tempfile::tempdir().unwrap();
         for (mode, is_accepted) in
             [(0o700, true), (0o755, true), (0o770, true), (0o1777, true), (0o777, false), (0o702, false)]

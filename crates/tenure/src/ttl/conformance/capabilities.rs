@@ -13,7 +13,7 @@ use super::super::storage::TtlStorage;
 use super::context::{LATE_MAX, LONG, SHORT, StorageContext, TextStorage};
 use super::{StorageCase, case, ensure, expect};
 use crate::clock::{Clock, Sleep};
-use crate::conformance::{Failure, Verdict};
+use crate::conformance::{CheckFailure, CheckResult};
 
 /// The TTL of the terms in this suite: long enough for a slow storage.
 const TTL: Duration = Duration::from_secs(8);
@@ -28,14 +28,14 @@ pub(super) fn cases<S: TextStorage>() -> Vec<StorageCase<S>> {
     ]
 }
 
-async fn tokens<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn tokens<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     let token = async |value: &str| context.storage.token(&context.key("a"), &context.value(value)).await;
     let mut last = None;
     for round in ["one", "two", "three"] {
         let absent = token(round).await?;
         ensure(absent.is_none(), || format!("a token of {absent:?} for an absent value"))?;
         expect("the insert", context.insert("a", round, LONG).await, true)?;
-        let first = token(round).await?.ok_or_else(|| Failure::new("no token for a stored value"))?;
+        let first = token(round).await?.ok_or_else(|| CheckFailure::new("no token for a stored value"))?;
         ensure(last < Some(first), || format!("the token went from {last:?} to {first}"))?;
         expect("a swap", context.swap("a", round, "swapped", LONG).await, true)?;
         let second = token("swapped").await?;
@@ -46,7 +46,7 @@ async fn tokens<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
     Ok(())
 }
 
-async fn watch_deletion<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn watch_deletion<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     expect("the insert", context.insert("a", "one", LONG).await, true)?;
     let freed = context.storage.watch(&context.key("a")).await?;
     expect("a delete", context.delete("a", "one").await, true)?;
@@ -54,54 +54,57 @@ async fn watch_deletion<S: TextStorage>(context: &StorageContext<S>) -> Verdict 
     ensure(notified.is_ok(), || format!("no notification within {LATE_MAX:?}"))
 }
 
-async fn watch_end<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn watch_end<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     expect("the insert", context.insert("a", "one", SHORT).await, true)?;
     let freed = context.storage.watch(&context.key("a")).await?;
     let notified = timeout(SHORT + LATE_MAX, freed).await;
     ensure(notified.is_ok(), || format!("no notification within {:?}", SHORT + LATE_MAX))
 }
 
-fn two_candidates<S: TextStorage>(context: &StorageContext<S>) -> Result<[TtlElections<Arc<S>>; 2], Failure> {
+fn two_candidates<S: TextStorage>(
+    context: &StorageContext<S>,
+) -> Result<[TtlElections<Arc<S>>; 2], CheckFailure> {
     let clock = RuntimeClock::new();
     let elections = || TtlElections::builder(context.storage.clone()).clock(clock).ttl(TTL).build();
     match (elections(), elections()) {
         (Ok(one), Ok(two)) => Ok([one, two]),
-        (Err(error), _) | (_, Err(error)) => Err(Failure::new(error.to_string())),
+        (Err(error), _) | (_, Err(error)) => Err(CheckFailure::new(error.to_string())),
     }
 }
 
-async fn election<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn election<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     let [one, two] = two_candidates(context)?;
     let campaign = |elections: &TtlElections<Arc<S>>| {
         elections.election(context.key("a")).campaign(context.value("same")).try_now().into_future()
     };
     let first =
-        campaign(&one).await.map_err(|error| Failure::new(format!("the first candidate: {error}")))?;
+        campaign(&one).await.map_err(|error| CheckFailure::new(format!("the first candidate: {error}")))?;
     let second = campaign(&two).await;
     ensure(matches!(second, Err(TtlCampaignError::Held { .. })), || format!("the second got {second:?}"))?;
     let has_tokens = one.capabilities().fencing;
     ensure(first.token().is_some() == has_tokens, || format!("the token is {:?}", first.token()))?;
-    first.release().await.map_err(|error| Failure::new(format!("the release: {error}")))?;
-    let second = campaign(&two).await.map_err(|error| Failure::new(format!("after the release: {error}")))?;
+    first.release().await.map_err(|error| CheckFailure::new(format!("the release: {error}")))?;
+    let second =
+        campaign(&two).await.map_err(|error| CheckFailure::new(format!("after the release: {error}")))?;
     ensure(second.is_valid(), || "not valid although acquired".to_owned())?;
-    two.close().await.map_err(|error| Failure::new(format!("closing: {error}")))?;
+    two.close().await.map_err(|error| CheckFailure::new(format!("closing: {error}")))?;
     expect("an insert after closing", context.insert("a", "free", LONG).await, true)
 }
 
-async fn waiting<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn waiting<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     let [one, two] = two_candidates(context)?;
     let first = one.election(context.key("a")).campaign(context.value("one")).try_now().await;
-    let first = first.map_err(|error| Failure::new(format!("the first candidate: {error}")))?;
+    let first = first.map_err(|error| CheckFailure::new(format!("the first candidate: {error}")))?;
     let wait = two.election(context.key("a")).campaign(context.value("two")).timeout(TTL + LATE_MAX);
     let release = async {
         tokio::time::sleep(SHORT / 4).await;
         first.release().await
     };
     let (second, released) = tokio::join!(wait.into_future(), release);
-    released.map_err(|error| Failure::new(format!("the release: {error}")))?;
-    let second = second.map_err(|error| Failure::new(format!("the waiting candidate: {error}")))?;
+    released.map_err(|error| CheckFailure::new(format!("the release: {error}")))?;
+    let second = second.map_err(|error| CheckFailure::new(format!("the waiting candidate: {error}")))?;
     ensure(second.is_valid(), || "not valid although acquired".to_owned())?;
-    second.release().await.map_err(|error| Failure::new(format!("the second release: {error}")))
+    second.release().await.map_err(|error| CheckFailure::new(format!("the second release: {error}")))
 }
 
 /// The runtime's clock, so that the suite takes no real time while that is paused.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::super::storage::{StorageError, TtlStorage};
 use super::super::value::Nonce;
-use crate::conformance::{Failure, Verdict};
+use crate::conformance::{CheckFailure, CheckResult};
 
 /// The TTL of keys that must not expire while a case runs.
 pub(super) const LONG: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ pub(super) const LATE_MAX: Duration = Duration::from_secs(10);
 /// The time between two attempts to insert a key that is not free yet.
 const RETRY_EVERY: Duration = Duration::from_millis(5);
 
-/// A storage whose keys and values can be made of text.
+/// A storage with keys and values that can be made of text.
 pub(super) trait TextStorage: TtlStorage<Key: From<String>, Value: From<String>> {}
 
 impl<S: TtlStorage<Key: From<String>, Value: From<String>>> TextStorage for S {}
@@ -67,24 +67,24 @@ impl<S: TextStorage> StorageContext<S> {
     /// Inserts `value` as soon as the key is free, and runs `meanwhile` between the attempts.
     ///
     /// The key must not expire before `promised`, and not much later.
-    pub(super) async fn insert_when_free<F: Future<Output = Verdict>>(
+    pub(super) async fn insert_when_free<F: Future<Output = CheckResult>>(
         &self,
         key: &str,
         value: &str,
         promised: Instant,
         meanwhile: impl Fn() -> F,
-    ) -> Verdict {
+    ) -> CheckResult {
         loop {
             if self.insert(key, value, LONG).await? {
                 // It was free at some moment before this one.
                 let now = Instant::now();
                 if now < promised {
-                    return Err(Failure::new(format!("expired {:?} early", promised - now)));
+                    return Err(CheckFailure::new(format!("expired {:?} early", promised - now)));
                 }
                 return Ok(());
             }
             if Instant::now() > promised + LATE_MAX {
-                return Err(Failure::new(format!("still stored {LATE_MAX:?} after its TTL")));
+                return Err(CheckFailure::new(format!("still stored {LATE_MAX:?} after its TTL")));
             }
             meanwhile().await?;
             tokio::time::sleep(RETRY_EVERY).await;

@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use super::super::storage::StorageError;
 use super::context::{LONG, StorageContext, TextStorage};
 use super::{StorageCase, case, ensure, expect};
-use crate::conformance::Verdict;
+use crate::conformance::CheckResult;
 
 /// The concurrent requests of which one may succeed.
 const RIVALS: usize = 16;
@@ -27,20 +27,20 @@ pub(super) fn cases<S: TextStorage>() -> Vec<StorageCase<S>> {
     ]
 }
 
-async fn inserts_once<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn inserts_once<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     expect("the first insert", context.insert("a", "one", LONG).await, true)?;
     expect("the same insert again", context.insert("a", "one", LONG).await, false)?;
     expect("another insert", context.insert("a", "two", LONG).await, false)
 }
 
-async fn refused_insert<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn refused_insert<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     expect("the insert", context.insert("a", "one", LONG).await, true)?;
     expect("another insert", context.insert("a", "two", LONG).await, false)?;
     expect("a delete of the refused value", context.delete("a", "two").await, false)?;
     expect("a delete of the first value", context.delete("a", "one").await, true)
 }
 
-async fn insert_race<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn insert_race<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     let names: Vec<String> = (0..RIVALS).map(|rival| format!("rival-{rival}")).collect();
     let answers = join_all(names.iter().map(|name| context.insert("a", name, LONG))).await;
     one_winner(context, &names, answers).await
@@ -50,7 +50,7 @@ async fn one_winner<S: TextStorage>(
     context: &StorageContext<S>,
     names: &[String],
     answers: Vec<Result<bool, StorageError>>,
-) -> Verdict {
+) -> CheckResult {
     let mut winners = Vec::new();
     for (name, answer) in names.iter().zip(answers) {
         if answer? {
@@ -61,7 +61,7 @@ async fn one_winner<S: TextStorage>(
     expect("a delete of the winner's value", context.delete("a", winners[0]).await, true)
 }
 
-async fn keys_apart<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn keys_apart<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     let names = ["a", "A", "aa", "a/b", "a%2Fb", "a b", "a:b", "ä"];
     for name in names {
         expect(&format!("an insert of {name:?}"), context.insert(name, name, LONG).await, true)?;
@@ -72,7 +72,7 @@ async fn keys_apart<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
     Ok(())
 }
 
-async fn swaps<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn swaps<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     expect("the insert", context.insert("a", "one", LONG).await, true)?;
     expect("a swap", context.swap("a", "one", "two", LONG).await, true)?;
     expect("the same swap again", context.swap("a", "one", "two", LONG).await, false)?;
@@ -81,27 +81,27 @@ async fn swaps<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
     expect("a delete of the new value", context.delete("a", "two").await, true)
 }
 
-async fn refused_swap<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn refused_swap<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     expect("the insert", context.insert("a", "one", LONG).await, true)?;
     expect("a swap from another value", context.swap("a", "two", "three", LONG).await, false)?;
     expect("a delete of the refused value", context.delete("a", "three").await, false)?;
     expect("a delete of the stored value", context.delete("a", "one").await, true)
 }
 
-async fn swap_of_nothing<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn swap_of_nothing<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     expect("a swap of an absent key", context.swap("a", "one", "two", LONG).await, false)?;
     expect("a swap of an absent key for itself", context.swap("a", "one", "one", LONG).await, false)?;
     expect("an insert after it", context.insert("a", "three", LONG).await, true)
 }
 
-async fn swap_race<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn swap_race<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     expect("the insert", context.insert("a", "one", LONG).await, true)?;
     let names: Vec<String> = (0..RIVALS).map(|rival| format!("rival-{rival}")).collect();
     let answers = join_all(names.iter().map(|name| context.swap("a", "one", name, LONG))).await;
     one_winner(context, &names, answers).await
 }
 
-async fn values_apart<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn values_apart<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     let large = "x".repeat(64 * 1024);
     let nearly = format!("{}y", &large[1..]);
     let values =
@@ -119,7 +119,7 @@ async fn values_apart<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
     Ok(())
 }
 
-async fn deletes<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn deletes<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     expect("the insert", context.insert("a", "one", LONG).await, true)?;
     expect("a delete", context.delete("a", "one").await, true)?;
     expect("an insert after it", context.insert("a", "two", LONG).await, true)?;
@@ -127,14 +127,14 @@ async fn deletes<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
     expect("a delete of the second value", context.delete("a", "two").await, true)
 }
 
-async fn refused_delete<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn refused_delete<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     expect("the insert", context.insert("a", "one", LONG).await, true)?;
     expect("a delete with another value", context.delete("a", "two").await, false)?;
     expect("an insert after it", context.insert("a", "two", LONG).await, false)?;
     expect("a swap of the stored value", context.swap("a", "one", "one", LONG).await, true)
 }
 
-async fn deletes_once<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn deletes_once<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     expect("a delete of an absent key", context.delete("a", "one").await, false)?;
     expect("the insert", context.insert("a", "one", LONG).await, true)?;
     expect("a delete", context.delete("a", "one").await, true)?;

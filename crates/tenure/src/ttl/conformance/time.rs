@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::context::{LONG, SHORT, StorageContext, TextStorage};
 use super::{StorageCase, case, expect};
-use crate::conformance::Verdict;
+use crate::conformance::CheckResult;
 
 /// Below a second, and below the floor of some storages: it may be rounded up, never refused or cut to zero.
 const SUBSECOND: Duration = Duration::from_millis(70);
@@ -24,23 +24,23 @@ pub(super) fn cases<S: TextStorage>() -> Vec<StorageCase<S>> {
     ]
 }
 
-async fn nothing() -> Verdict {
+async fn nothing() -> CheckResult {
     Ok(())
 }
 
-async fn whole_ttl<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn whole_ttl<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     let sent = Instant::now();
     expect("the insert", context.insert("a", "one", SHORT).await, true)?;
     context.insert_when_free("a", "two", sent + SHORT, nothing).await
 }
 
-async fn subsecond_ttl<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn subsecond_ttl<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     let sent = Instant::now();
     expect("the insert", context.insert("a", "one", SUBSECOND).await, true)?;
     context.insert_when_free("a", "two", sent + SUBSECOND, nothing).await
 }
 
-async fn swap_renews<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn swap_renews<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     expect("the insert", context.insert("a", "one", SHORT).await, true)?;
     expect("the other insert", context.insert("b", "one", SHORT).await, true)?;
     let mut sent = Instant::now();
@@ -56,7 +56,7 @@ async fn swap_renews<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
     context.insert_when_free("b", "three", sent + SHORT, nothing).await
 }
 
-async fn refused_request_renews_nothing<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn refused_request_renews_nothing<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     let sent = Instant::now();
     expect("the insert", context.insert("a", "one", SHORT).await, true)?;
     // The refused inserts are those of `insert_when_free`.
@@ -67,7 +67,7 @@ async fn refused_request_renews_nothing<S: TextStorage>(context: &StorageContext
     context.insert_when_free("a", "three", sent + SHORT, refused).await
 }
 
-async fn expired_key_is_gone<S: TextStorage>(context: &StorageContext<S>) -> Verdict {
+async fn expired_key_is_gone<S: TextStorage>(context: &StorageContext<S>) -> CheckResult {
     let sent = Instant::now();
     expect("the insert", context.insert("a", "one", SHORT).await, true)?;
     expect("an insert of another key", context.insert("b", "one", SHORT).await, true)?;

@@ -27,11 +27,11 @@ async fn with_a_lost_answer<T: Send + 'static>(
     world: &World,
     what: impl Future<Output = T> + Send + 'static,
 ) -> T {
-    world.lose_answers("client");
+    world.process("client").drop_responses();
     let doing = tokio::spawn(what);
     world.advance(GIVEN_UP_AFTER + s(1)).await;
     assert!(!doing.is_finished());
-    world.heal("client");
+    world.process("client").heal();
     world.advance(s(8)).await;
     assert!(doing.is_finished());
     doing.await.unwrap()
@@ -44,8 +44,10 @@ async fn version(store: &Store, key: Key) -> Option<i64> {
 #[tokio::test]
 async fn a_submission_whose_answer_is_lost_is_submitted_once() {
     let world = World::new();
-    let (client, store) =
-        (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
+    let (client, store) = (
+        client(&world.process("client").store()).clock(world.process("client").clock()),
+        world.process("onlooker").store(),
+    );
     let submitting = client.clone();
     let submitted =
         with_a_lost_answer(&world, async move { submitting.submit_many(vec![new("t1"), new("t2")]).await });
@@ -60,16 +62,18 @@ async fn a_submission_whose_answer_is_lost_is_submitted_once() {
 #[tokio::test]
 async fn a_submission_that_may_have_run_already_is_unknown_and_not_repeated() {
     let world = World::new();
-    let (client, store) =
-        (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
+    let (client, store) = (
+        client(&world.process("client").store()).clock(world.process("client").clock()),
+        world.process("onlooker").store(),
+    );
     let actor = Actor::join(&store, "n").await;
-    world.lose_answers("client");
+    world.process("client").drop_responses();
     let submitting = tokio::spawn(async move { client.submit(new("t1")).await });
     world.advance(s(1)).await;
     actor.claim("t1").await;
     actor.say("t1", TaskMessage::Complete).await;
     world.advance(GIVEN_UP_AFTER).await;
-    world.heal("client");
+    world.process("client").heal();
     world.advance(s(10)).await;
     assert!(matches!(submitting.await.unwrap(), Err(SubmitError::Unknown(_))));
     assert_eq!(version(&store, Key::Task(id("t1"))).await, None);
@@ -78,8 +82,8 @@ async fn a_submission_that_may_have_run_already_is_unknown_and_not_repeated() {
 #[tokio::test]
 async fn a_submission_that_is_never_answered_is_unknown_in_the_end() {
     let world = World::new();
-    let client = client(&world.store("client")).clock(world.clock("client"));
-    world.lose_answers("client");
+    let client = client(&world.process("client").store()).clock(world.process("client").clock());
+    world.process("client").drop_responses();
     let submitting = tokio::spawn(async move { client.submit(new("t1")).await });
     world.advance(s(20)).await;
     assert!(matches!(submitting.await.unwrap(), Err(SubmitError::Unknown(_))));
@@ -88,8 +92,8 @@ async fn a_submission_that_is_never_answered_is_unknown_in_the_end() {
 #[tokio::test]
 async fn one_that_never_arrived_is_a_definite_failure() {
     let world = World::new();
-    let client = client(&world.store("client")).clock(world.clock("client"));
-    world.refuse("client");
+    let client = client(&world.process("client").store()).clock(world.process("client").clock());
+    world.process("client").refuse_connections();
     assert!(matches!(client.submit(new("t1")).await, Err(SubmitError::Store(_))));
     assert!(matches!(client.delete(&id("t1")).await, Err(DeleteError::Store(_))));
     assert!(matches!(client.forget(&id("t1")).await, Err(ForgetError::Store(_))));
@@ -105,13 +109,13 @@ async fn with_the_last_answer_lost<T: Send + 'static>(
     what: impl Future<Output = T> + Send + 'static,
 ) -> T {
     // Every request takes a second each way, so it is known which one is under way.
-    world.latency("client", s(1));
+    world.process("client").set_latency(s(1));
     let doing = tokio::spawn(what);
     world.advance(s(2) * requests_before).await;
-    world.lose_answers("client");
+    world.process("client").drop_responses();
     world.advance(GIVEN_UP_AFTER + Duration::from_millis(500)).await;
     assert!(!doing.is_finished());
-    world.heal("client");
+    world.process("client").heal();
     world.advance(s(30)).await;
     assert!(doing.is_finished());
     doing.await.unwrap()
@@ -120,8 +124,10 @@ async fn with_the_last_answer_lost<T: Send + 'static>(
 #[tokio::test]
 async fn a_delete_whose_answer_is_lost_is_a_delete() {
     let world = World::new();
-    let (client, store) =
-        (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
+    let (client, store) = (
+        client(&world.process("client").store()).clock(world.process("client").clock()),
+        world.process("onlooker").store(),
+    );
     client.submit(new("t1")).await.unwrap();
     let deleted = with_the_last_answer_lost(&world, 1, async move { client.delete(&id("t1")).await }).await;
     assert_eq!(deleted.unwrap().owner, None);
@@ -132,16 +138,18 @@ async fn a_delete_whose_answer_is_lost_is_a_delete() {
 #[tokio::test]
 async fn a_delete_whose_answer_is_lost_does_not_delete_the_next_life() {
     let world = World::new();
-    let (ours, store) =
-        (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
+    let (ours, store) = (
+        client(&world.process("client").store()).clock(world.process("client").clock()),
+        world.process("onlooker").store(),
+    );
     ours.submit(new("t1")).await.unwrap();
-    world.latency("client", s(1));
+    world.process("client").set_latency(s(1));
     let deleting = tokio::spawn(async move { ours.delete(&id("t1")).await });
     world.advance(s(2)).await;
-    world.lose_answers("client");
+    world.process("client").drop_responses();
     world.advance(GIVEN_UP_AFTER + Duration::from_millis(500)).await;
     client(&store).submit(new("t1").kind("second")).await.unwrap();
-    world.heal("client");
+    world.process("client").heal();
     world.advance(s(30)).await;
     deleting.await.unwrap().unwrap();
     assert_eq!(super::stored(&store, Key::Task(id("t1"))).await.unwrap().kind.as_deref(), Some("second"));
@@ -150,8 +158,10 @@ async fn a_delete_whose_answer_is_lost_does_not_delete_the_next_life() {
 #[tokio::test]
 async fn forgetting_whose_answer_is_lost_is_forgetting() {
     let world = World::new();
-    let (client, store) =
-        (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
+    let (client, store) = (
+        client(&world.process("client").store()).clock(world.process("client").clock()),
+        world.process("onlooker").store(),
+    );
     let actor = Actor::join(&store, "n").await;
     client.submit(new("t1")).await.unwrap();
     actor.say("t1", TaskMessage::Complete).await;
@@ -164,8 +174,10 @@ async fn forgetting_whose_answer_is_lost_is_forgetting() {
 #[tokio::test]
 async fn a_command_whose_answer_is_lost_is_sent_once_and_knows_what_it_replaced() {
     let world = World::new();
-    let (ours, store) =
-        (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
+    let (ours, store) = (
+        client(&world.process("client").store()).clock(world.process("client").clock()),
+        world.process("onlooker").store(),
+    );
     ours.submit(new("t1")).await.unwrap();
     let first = client(&store).command(&id("t1"), TaskMessage::Pause).await.unwrap();
     // The task is read before.
@@ -180,7 +192,7 @@ async fn a_command_whose_answer_is_lost_is_sent_once_and_knows_what_it_replaced(
 
 /// The requests of a command over a way that takes a second each: a read, and the put.
 async fn pause_slowly(world: &World, ours: &Client) -> JoinHandle<Result<Sent, CommandError>> {
-    world.latency("client", s(1));
+    world.process("client").set_latency(s(1));
     let ours = ours.clone();
     let sending = tokio::spawn(async move { ours.command(&id("t1"), TaskMessage::Pause).await });
     tokio::task::yield_now().await;
@@ -192,8 +204,10 @@ async fn pause_slowly(world: &World, ours: &Client) -> JoinHandle<Result<Sent, C
 async fn interrupted_command_leaves_no_lease() {
     for dropped_after in [1_500, 2_500, 3_500] {
         let world = World::new();
-        let (ours, store) =
-            (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
+        let (ours, store) = (
+            client(&world.process("client").store()).clock(world.process("client").clock()),
+            world.process("onlooker").store(),
+        );
         ours.submit(new("t1")).await.unwrap();
         let sending = pause_slowly(&world, &ours).await;
         world.advance(Duration::from_millis(dropped_after)).await;
@@ -208,13 +222,15 @@ async fn interrupted_command_leaves_no_lease() {
 #[tokio::test]
 async fn unknown_command_leaves_no_lease_and_notifies_replaced_sender() {
     let world = World::new();
-    let (ours, store) =
-        (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
+    let (ours, store) = (
+        client(&world.process("client").store()).clock(world.process("client").clock()),
+        world.process("onlooker").store(),
+    );
     ours.submit(new("t1")).await.unwrap();
     let first = client(&store).command(&id("t1"), TaskMessage::Pause).await.unwrap();
     let sending = pause_slowly(&world, &ours).await;
     world.advance(Duration::from_millis(2_500)).await;
-    world.lose_answers("client");
+    world.process("client").drop_responses();
     world.advance(s(60)).await;
     assert!(matches!(sending.await.unwrap(), Err(CommandError::Unknown(_))));
     assert_eq!(first.wait(s(5)).await.unwrap().outcome, CommandOutcome::Replaced);
@@ -224,8 +240,10 @@ async fn unknown_command_leaves_no_lease_and_notifies_replaced_sender() {
 #[tokio::test]
 async fn a_command_to_a_node_whose_answer_is_lost_is_sent_once() {
     let world = World::new();
-    let (ours, store) =
-        (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
+    let (ours, store) = (
+        client(&world.process("client").store()).clock(world.process("client").clock()),
+        world.process("onlooker").store(),
+    );
     Actor::join(&store, "n").await;
     // The commands that wait and the incarnation of the node are read in one request before.
     let sent = with_the_last_answer_lost(&world, 1, async move {
@@ -240,8 +258,10 @@ async fn a_command_to_a_node_whose_answer_is_lost_is_sent_once() {
 #[tokio::test]
 async fn a_wait_survives_an_outage_and_is_told_afterwards() {
     let world = World::new();
-    let (ours, store) =
-        (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
+    let (ours, store) = (
+        client(&world.process("client").store()).clock(world.process("client").clock()),
+        world.process("onlooker").store(),
+    );
     let actor = Actor::join(&store, "n").await;
     ours.submit(new("t1")).await.unwrap();
     let waiting = {
@@ -249,13 +269,13 @@ async fn a_wait_survives_an_outage_and_is_told_afterwards() {
         tokio::spawn(async move { ours.wait(&id("t1"), s(300)).await })
     };
     world.advance(s(1)).await;
-    world.partition("client");
+    world.process("client").partition();
     world.advance(s(60)).await;
     actor.claim("t1").await;
     let state = actor.say("t1", TaskMessage::Complete).await;
     world.advance(s(60)).await;
     assert!(!waiting.is_finished());
-    world.heal("client");
+    world.process("client").heal();
     world.advance(s(20)).await;
     assert_eq!(waiting.await.unwrap().unwrap().state, state);
 }

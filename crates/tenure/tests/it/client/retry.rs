@@ -64,7 +64,7 @@ async fn retried_task_is_as_it_was_submitted() {
 #[tokio::test]
 async fn task_of_an_older_program_is_not_retried() {
     let world = World::new();
-    let store = world.store("client");
+    let store = world.process("client").store();
     let (client, actor) = (client(&store), Actor::join(&store, "n").await);
     client.submit(new("a").kind("mail")).await.unwrap();
     actor.say("a", TaskMessage::Complete).await;
@@ -80,7 +80,7 @@ async fn task_of_an_older_program_is_not_retried() {
 #[tokio::test]
 async fn forgotten_task_leaves_no_entry() {
     let world = World::new();
-    let store = world.store("client");
+    let store = world.process("client").store();
     let client = client(&store);
     ended(&client, &store, "a").await;
     client.forget(&id("a")).await.unwrap();
@@ -93,19 +93,21 @@ async fn forgotten_task_leaves_no_entry() {
 async fn lost_reply_does_not_retry_twice() {
     const SECOND: Duration = Duration::from_secs(1);
     let world = World::new();
-    let (ours, store) =
-        (client(&world.store("client")).clock(world.clock("client")), world.store("onlooker"));
+    let (ours, store) = (
+        client(&world.process("client").store()).clock(world.process("client").clock()),
+        world.process("onlooker").store(),
+    );
     ended(&ours, &store, "a").await;
-    world.latency("client", SECOND);
+    world.process("client").set_latency(SECOND);
     let retrying = tokio::spawn(async move { ours.retry(&id("a")).await });
     // The reads of the task and of its props.
     world.advance(SECOND * 4).await;
-    world.lose_answers("client");
+    world.process("client").drop_responses();
     world.advance(SECOND * 2).await;
     let actor = Actor::join(&store, "n").await;
     actor.say("a", TaskMessage::Kill { reason: None }).await;
     world.advance(SECOND * 4).await;
-    world.heal("client");
+    world.process("client").heal();
     world.advance(SECOND * 30).await;
     assert_eq!(retrying.await.unwrap().unwrap(), TaskState::Killed);
     let state = client(&store).state(&id("a")).await.unwrap().unwrap();

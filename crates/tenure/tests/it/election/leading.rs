@@ -1,11 +1,10 @@
-//! Work that runs only while leadership is proven, in virtual time.
+//! Work that runs only while a term is valid, in virtual time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::LossReason;
-use tenure::election::{Election, Elections, LeadError, Lost};
+use tenure::election::{Election, Elections, LeadError};
 use tenure::session::Session;
 use tenure::testing::World;
 
@@ -14,13 +13,13 @@ use super::namespace;
 const TTL: Duration = Duration::from_secs(10);
 
 fn candidate(world: &World, who: &str) -> (Session, Election) {
-    let options = Session::options().ttl(TTL).clock(world.clock(who));
-    let session = options.open(world.store(who)).unwrap();
+    let options = Session::options().ttl(TTL).clock(world.process(who).clock());
+    let session = options.open(world.process(who).store()).unwrap();
     let election = Elections::new(&session, &namespace()).identity(who).election("x");
     (session, election)
 }
 
-/// Counts who works right now, and how often work began.
+/// Counts the work that runs now, and how often work began.
 #[derive(Clone, Default)]
 struct Works {
     now: Arc<AtomicU32>,
@@ -51,7 +50,7 @@ impl Works {
 }
 
 #[tokio::test]
-async fn work_is_dropped_before_the_store_could_let_another_lead() {
+async fn work_is_dropped_before_successor_can_lead() {
     for fault in ["partition", "stall", "lose_answers", "refuse"] {
         let world = World::new();
         let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
@@ -66,10 +65,10 @@ async fn work_is_dropped_before_the_store_could_let_another_lead() {
         }
         assert_eq!((works.now(), works.begun.load(Ordering::SeqCst)), (1, 1), "{fault}");
         match fault {
-            "partition" => world.partition("a"),
-            "lose_answers" => world.lose_answers("a"),
-            "refuse" => world.refuse("a"),
-            _ => world.stall("a"),
+            "partition" => world.process("a").partition(),
+            "lose_answers" => world.process("a").drop_responses(),
+            "refuse" => world.process("a").refuse_connections(),
+            _ => world.process("a").pause(),
         }
         let (began, mut dropped_after) = (world.elapsed(), None);
         while works.begun.load(Ordering::SeqCst) < 2 && world.elapsed() - began < 4 * TTL {
@@ -82,14 +81,14 @@ async fn work_is_dropped_before_the_store_could_let_another_lead() {
             }
         }
         match fault {
-            // Nobody can stop a task that runs; its clock stands still, so it knows nothing. The first thing it learns is that it is over.
-            "stall" => world.resume("a"),
+            // A stalled process runs no task, so its work is not dropped. The first thing it notices is that its term is lost.
+            "stall" => world.process("a").resume(),
             _ => {
                 assert!(dropped_after.is_some_and(|after| after < TTL), "{fault} {dropped_after:?}");
                 assert!(!works.overlapped.load(Ordering::SeqCst), "{fault}: two worked at once");
             }
         }
-        world.heal("a");
+        world.process("a").heal();
         world.advance(3 * TTL).await;
         assert_eq!(works.now(), 1, "{fault}: one leads again");
         drop(leading);
@@ -97,7 +96,7 @@ async fn work_is_dropped_before_the_store_could_let_another_lead() {
 }
 
 #[tokio::test]
-async fn a_loss_is_followed_by_another_campaign_unless_it_was_to_be_once() {
+async fn lost_leader_campaigns_again_unless_one_term() {
     for leads_again in [true, false] {
         let world = World::new();
         let (session, election) = candidate(&world, "a");
@@ -109,16 +108,13 @@ async fn a_loss_is_followed_by_another_campaign_unless_it_was_to_be_once() {
             tokio::spawn(async move { campaign.lead(|_| works.clone().work()).await })
         };
         world.advance(Duration::from_secs(1)).await;
-        world.expire(session.lease_id().unwrap());
+        world.expire_lease(session.lease_id().unwrap());
         world.advance(2 * TTL).await;
         if leads_again {
             assert_eq!((works.now(), works.begun.load(Ordering::SeqCst)), (1, 2));
             session.close().await.unwrap();
             let ended = leading.await.unwrap();
-            assert!(
-                matches!(ended, Err(LeadError::Lost(Lost { reason: LossReason::Closed, .. }))),
-                "{ended:?}"
-            );
+            assert!(matches!(ended, Err(LeadError::Closed)), "{ended:?}");
         } else {
             let ended = leading.await.unwrap();
             assert!(matches!(ended, Err(LeadError::Lost(_))), "{ended:?}");
@@ -128,7 +124,7 @@ async fn a_loss_is_followed_by_another_campaign_unless_it_was_to_be_once() {
 }
 
 #[tokio::test]
-async fn work_that_ends_resigns_and_says_what_came_of_it() {
+async fn completed_work_resigns_and_returns_its_result() {
     let world = World::new();
     let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
     let token = first.campaign().value("v").lead(|term| async move { term.token() }).await.unwrap();
@@ -136,51 +132,51 @@ async fn work_that_ends_resigns_and_says_what_came_of_it() {
     assert!(second.campaign().value("w").try_now().await.unwrap().token() > token);
 }
 
-/// The request is done and its answer lost: asking again finds the place gone, and that was ourselves.
+/// The request is applied and its reply lost: the retry finds the own key deleted, which this transfer did.
 #[tokio::test]
-async fn a_transfer_whose_answer_is_lost_is_settled_and_done_once() {
+async fn transfer_with_lost_reply_is_applied_once() {
     let world = World::new();
     let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
     let term = first.campaign().value("1").await.unwrap();
     let waiting = tokio::spawn(second.campaign().value("2").into_future());
     world.advance(Duration::from_secs(1)).await;
     let heir = second.snapshot().await.unwrap().candidates.remove(0);
-    world.latency("a", Duration::from_millis(10));
+    world.process("a").set_latency(Duration::from_millis(10));
     let transfer = tokio::spawn(async move { term.transfer(&heir).await });
     // The listing has come and gone; the transaction has arrived, its answer has not.
     world.advance(Duration::from_millis(35)).await;
-    world.lose_answers("a");
+    world.process("a").drop_responses();
     let heir = waiting.await.unwrap().unwrap();
     assert!(!transfer.is_finished());
     // Longer than a request is waited for.
     world.advance(Duration::from_secs(6)).await;
-    world.heal("a");
+    world.process("a").heal();
     transfer.await.unwrap().unwrap();
     world.advance(Duration::from_secs(20)).await;
-    assert!(heir.is_valid(), "nothing that was asked again took it away");
+    assert!(heir.is_valid(), "no retry ended the new term");
 }
 
-/// A request that is carried out by nobody is asked again, and leadership goes over when the way is open.
+/// A request that the store never received is retried, and leadership is transferred when the store is reachable.
 #[tokio::test]
-async fn a_transfer_that_did_not_arrive_is_asked_again() {
+async fn undelivered_transfer_is_retried() {
     let world = World::new();
     let ((_a, first), (_b, second)) = (candidate(&world, "a"), candidate(&world, "b"));
     let term = first.campaign().value("1").await.unwrap();
     let waiting = tokio::spawn(second.campaign().value("2").into_future());
     world.advance(Duration::from_secs(1)).await;
     let heir = second.snapshot().await.unwrap().candidates.remove(0);
-    world.refuse("a");
+    world.process("a").refuse_connections();
     let transfer = tokio::spawn(async move { term.transfer(&heir).await });
     world.advance(Duration::from_secs(2)).await;
     assert!(!waiting.is_finished() && !transfer.is_finished());
-    world.heal("a");
+    world.process("a").heal();
     transfer.await.unwrap().unwrap();
     assert!(waiting.await.unwrap().unwrap().is_valid());
 }
 
-/// Work may leave its term with somebody who outlives it: that one must not believe for as long as the store takes to hear of it.
+/// Work may hand its term to a task that outlives it. That term must be invalid before the store processes the release.
 #[tokio::test]
-async fn whoever_kept_a_term_is_told_before_the_store_is() {
+async fn kept_term_is_invalid_before_release() {
     let world = World::new();
     let ((_a, first), (_b, operator)) = (candidate(&world, "a"), candidate(&world, "ops"));
     let works = Works::default();
@@ -195,7 +191,7 @@ async fn whoever_kept_a_term_is_told_before_the_store_is() {
     };
     let kept = kept.recv().await.unwrap();
     world.advance(Duration::from_secs(1)).await;
-    world.latency("a", Duration::from_millis(100));
+    world.process("a").set_latency(Duration::from_millis(100));
     operator.request_resign().no_reply().await.unwrap();
     while works.now() > 0 {
         world.advance(Duration::from_millis(5)).await;

@@ -1,19 +1,19 @@
 //! Since when a leader leads: the time in the queue does not count.
 
-use tenure::testing::{Fate, World};
+use tenure::testing::World;
 
 use super::*;
 
 fn participant(world: &World, who: &str) -> (Session, Election) {
-    let options = Session::options().ttl(Duration::from_secs(6)).clock(world.clock(who));
-    let session = options.open(world.store(who)).unwrap();
+    let options = Session::options().ttl(Duration::from_secs(6)).clock(world.process(who).clock());
+    let session = options.open(world.process(who).store()).unwrap();
     let election = Elections::new(&session, &namespace()).identity(who).election("x");
     (session, election)
 }
 
 #[tokio::test(start_paused = true)]
 async fn term_after_a_wait_counts_from_its_beginning() {
-    let (_fate, world) = (Fate::decided_by(1), World::new());
+    let world = World::seeded(1);
     let ((_a, first), (_b, second)) = (participant(&world, "a"), participant(&world, "b"));
     let term = first.campaign().value("1").await.unwrap();
     let waiting = tokio::spawn(second.campaign().value("2").into_future());
@@ -32,8 +32,8 @@ async fn term_after_a_wait_counts_from_its_beginning() {
 
 /// The candidate behind a leader is of the same process, so no mark is urgent; the time is recorded all the same.
 #[tokio::test(start_paused = true)]
-async fn term_followed_by_a_candidate_of_its_process_is_recorded() {
-    let (_fate, world) = (Fate::decided_by(1), World::new());
+async fn term_followed_by_local_candidate_is_recorded() {
+    let world = World::seeded(1);
     let (_a, election) = participant(&world, "a");
     let term = election.campaign().value("1").await.unwrap();
     let second = tokio::spawn(election.campaign().value("2").into_future());
@@ -50,7 +50,7 @@ async fn term_followed_by_a_candidate_of_its_process_is_recorded() {
 /// An observer that saw a candidate enter an empty election knows when its term began before that is recorded.
 #[tokio::test(start_paused = true)]
 async fn observer_derives_the_beginning_of_an_unopposed_term() {
-    let (_fate, world) = (Fate::decided_by(1), World::new());
+    let world = World::seeded(1);
     let ((_a, first), (_b, second)) = (participant(&world, "a"), participant(&world, "b"));
     let mut observe = second.observe();
     assert_eq!(next(&mut observe).await.leader, None);

@@ -1,4 +1,4 @@
-//! Who leads, by the clock alone.
+//! Local leadership, by the clock alone.
 
 use super::*;
 use tenure::LossReason;
@@ -6,12 +6,12 @@ use tenure::LossReason;
 const TTL: Duration = Duration::from_secs(10);
 
 async fn process(world: &World, name: &str) -> Tenure {
-    let builder = Tenure::builder().store(world.store(name)).clock(world.clock(name));
+    let builder = Tenure::builder().store(world.process(name).store()).clock(world.process(name).clock());
     builder.identity(name).ttl(TTL).connect().await.unwrap()
 }
 
 #[tokio::test]
-async fn a_leader_that_is_cut_off_stops_before_its_successor_starts() {
+async fn partitioned_leader_stops_before_successor() {
     let world = World::new();
     let (one, two) = (process(&world, "one").await, process(&world, "two").await);
     let (a, b) = (one.election("scheduler"), two.election("scheduler"));
@@ -20,9 +20,9 @@ async fn a_leader_that_is_cut_off_stops_before_its_successor_starts() {
         world.advance(Duration::from_millis(1)).await;
     }
     let waits = tokio::spawn(b.campaign().lead(|_| std::future::pending::<()>()));
-    world.settle().await;
+    world.run_until_idle().await;
 
-    world.partition("one");
+    world.process("one").partition();
     let mut both_rest = 0;
     for _ in 0..300 {
         world.advance(Duration::from_millis(100)).await;
@@ -40,7 +40,7 @@ async fn a_leader_that_is_cut_off_stops_before_its_successor_starts() {
 async fn is_leader_turns_false_by_the_clock_alone() {
     let world = World::new();
     let clock = tenure::clock::VirtualClock::new();
-    let builder = Tenure::builder().store(world.store("one")).clock(clock.clone());
+    let builder = Tenure::builder().store(world.process("one").store()).clock(clock.clone());
     let tenure = builder.ttl(TTL).connect().await.unwrap();
     let election = tenure.election("scheduler");
     let term = election.campaign().await.unwrap();

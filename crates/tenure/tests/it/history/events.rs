@@ -112,18 +112,19 @@ async fn compacted_history_is_an_event_unless_read_from_the_beginning() {
 #[tokio::test(start_paused = true)]
 async fn followed_stream_survives_an_outage() {
     let world = World::new();
-    let (reader, others) = (world.store("reader"), world.store("others"));
+    let (reader, others) = (world.process("reader").store(), world.process("others").store());
     let locks = locks(&others);
-    let events = Events::new(&reader, &namespace()).follow().clock(world.clock("reader"));
+    let events = Events::new(&reader, &namespace()).follow().clock(world.process("reader").clock());
     let mut events = events.await.unwrap();
-    world.refuse("reader");
+    world.process("reader").refuse_connections();
     assert_eq!(text(&next(&mut events).await), "interrupted");
     hold(&locks, "a").await;
-    world.heal("reader");
+    world.process("reader").heal();
     assert_eq!(text(&next(&mut events).await), "lock a acquired");
     assert_eq!(text(&next(&mut events).await), "lock a released");
-    let mut bounded = Events::new(&reader, &namespace()).clock(world.clock("reader")).await.unwrap();
-    world.refuse("reader");
+    let mut bounded =
+        Events::new(&reader, &namespace()).clock(world.process("reader").clock()).await.unwrap();
+    world.process("reader").refuse_connections();
     let broken = bounded.next().await.unwrap();
     assert!(matches!(broken, Err(StoreError::Unavailable(_))), "{broken:?}");
     assert!(bounded.next().await.is_none(), "an error is the last item");

@@ -1,7 +1,7 @@
 //! Since when a lock is held: the time in the queue does not count.
 
 use tenure::lock::Holder;
-use tenure::testing::{Fate, World};
+use tenure::testing::World;
 use tenure_core::record::Timestamp;
 
 use super::*;
@@ -49,7 +49,7 @@ mod claims {
         assert_eq!(keys(&store).await, 0, "what is written in the background restores no key");
     }
 
-    /// Found by users: `held by somebody pid 0`.
+    /// Found by users: the error named a process without a name, with pid 0.
     pub(super) async fn library_lock_names_its_process(store: Store) {
         let (_session, locks) = process(&store);
         let _held = soon(locks.lock("x").into_future()).await.unwrap();
@@ -65,8 +65,8 @@ mod claims {
 
 /// One process of a world in virtual time.
 fn participant(world: &World, who: &str) -> (Session, Locks) {
-    let options = Session::options().ttl(Duration::from_secs(6)).clock(world.clock(who));
-    let session = options.open(world.store(who)).unwrap();
+    let options = Session::options().ttl(Duration::from_secs(6)).clock(world.process(who).clock());
+    let session = options.open(world.process(who).store()).unwrap();
     let locks = Locks::new(&session, &namespace());
     (session, locks)
 }
@@ -74,7 +74,7 @@ fn participant(world: &World, who: &str) -> (Session, Locks) {
 /// Exact to the millisecond: 8 s in the queue and 1.2 s of holding.
 #[tokio::test(start_paused = true)]
 async fn hold_after_a_wait_counts_from_acquisition() {
-    let (_fate, world) = (Fate::decided_by(1), World::new());
+    let world = World::seeded(1);
     let ((_a, first), (_b, second)) = (participant(&world, "a"), participant(&world, "b"));
     let held = first.lock("x").await.unwrap();
     let waiting = tokio::spawn(second.lock("x").into_future());
@@ -92,7 +92,7 @@ async fn hold_after_a_wait_counts_from_acquisition() {
 /// A hold of milliseconds costs no third request, however often it is handed on.
 #[tokio::test(start_paused = true)]
 async fn short_holds_are_not_recorded() {
-    let (_fate, world) = (Fate::decided_by(1), World::new());
+    let world = World::seeded(1);
     let ((_a, first), (_b, second)) = (participant(&world, "a"), participant(&world, "b"));
     for _ in 0..20 {
         for locks in [&first, &second] {
@@ -101,7 +101,7 @@ async fn short_holds_are_not_recorded() {
             held.release().await.unwrap();
         }
     }
-    let revision = world.store("a").list(Selection::prefix("/t/locks/")).await.unwrap().revision;
+    let revision = world.process("a").store().list(Selection::prefix("/t/locks/")).await.unwrap().revision;
     // The store begins at 1; an enter and a leave for each hold.
     assert_eq!(revision, tenure::store::Revision(1 + 2 * 40));
 }
@@ -124,13 +124,13 @@ async fn recording_keeps_changes_of_others() {
 /// A store that does not answer when the time is to be written is asked again.
 #[tokio::test(start_paused = true)]
 async fn unanswered_recording_is_retried() {
-    let (_fate, world) = (Fate::decided_by(1), World::new());
+    let world = World::seeded(1);
     let ((_a, locks), (_b, onlooker)) = (participant(&world, "a"), participant(&world, "b"));
     let _held = locks.lock("x").await.unwrap();
-    world.refuse("a");
+    world.process("a").refuse_connections();
     world.advance(Duration::from_millis(500)).await;
     assert_eq!(onlooker.get(&name("x")).await.unwrap().holders[0].record.acquired, None);
-    world.heal("a");
+    world.process("a").heal();
     world.advance(Duration::from_secs(1)).await;
     let holder = onlooker.get(&name("x")).await.unwrap().holders.remove(0);
     assert_eq!(holder.record.acquired, Some(holder.record.queued), "it counts from the acquisition");

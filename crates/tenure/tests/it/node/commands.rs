@@ -229,8 +229,8 @@ async fn command_whose_sender_is_gone_leaves_only_its_result() {
 #[tokio::test]
 async fn expired_command_is_swept_by_worker() {
     let world = World::new();
-    let shop = Shop::new(world.store("worker"));
-    let client = client(&shop).clock(world.clock("worker"));
+    let shop = Shop::new(world.process("worker").store());
+    let client = client(&shop).clock(world.process("worker").clock());
     client.submit(NewTask::new(task("t")).kind("other")).await.unwrap();
     let sent = client.command(&task("t"), TaskMessage::Pause).await.unwrap();
     let key = shop.key(&Key::TaskCommand(task("t")));
@@ -241,7 +241,7 @@ async fn expired_command_is_swept_by_worker() {
     shop.store.put(key.clone(), record.encode()).await.unwrap();
     world.advance(Duration::from_secs(600)).await;
     assert!(shop.store.get_key(key.clone()).await.unwrap().is_some(), "no worker lives");
-    let session = Session::options().clock(world.clock("worker")).open(shop.store.clone()).unwrap();
+    let session = Session::options().clock(world.process("worker").clock()).open(shop.store.clone()).unwrap();
     let complete = |_: Task| async { Ok::<_, TaskError>(()) };
     let node = shop.tenure(&session).worker("a").handle("mail", complete).start().await.unwrap();
     world.advance(Duration::from_secs(61)).await;

@@ -7,7 +7,7 @@ use tenure::LossReason;
 use tenure::clock::Clock;
 use tenure::session::{Session, SessionState};
 use tenure::store::{Change, Selection, WatchItem};
-use tenure::testing::{Skew, World};
+use tenure::testing::{ClockSkew, World};
 use tenure_core::backoff::{Backoff, Growth, Jitter};
 
 use super::{deletes, ms, s, seen, watch_all};
@@ -16,8 +16,8 @@ const TTL: Duration = Duration::from_secs(10);
 /// What a session with that TTL keeps back.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// A session of `who`, whose waits are not scattered.
-fn session(world: &World, who: &str) -> Session {
+/// A session of the process `name`, with retries without jitter.
+fn session(world: &World, name: &str) -> Session {
     let retry = Backoff {
         growth: Growth::Constant,
         initial: s(1),
@@ -25,14 +25,19 @@ fn session(world: &World, who: &str) -> Session {
         jitter: Jitter::None,
         healthy_after: s(10),
     };
-    Session::options().ttl(TTL).retry(retry).clock(world.clock(who)).open(world.store(who)).unwrap()
+    Session::options()
+        .ttl(TTL)
+        .retry(retry)
+        .clock(world.process(name).clock())
+        .open(world.process(name).store())
+        .unwrap()
 }
 
 fn state(session: &Session) -> SessionState {
     session.state().borrow().clone()
 }
 
-/// When, in the world's time, the session says so.
+/// When, in the world's time, the session reports it.
 async fn when(world: &World, session: &Session, is_wanted: impl Fn(&SessionState) -> bool) -> Duration {
     let mut state = session.state();
     tokio::time::timeout(s(60), state.wait_for(|state| is_wanted(state))).await.unwrap().unwrap();
@@ -44,7 +49,7 @@ fn is_lost(state: &SessionState) -> bool {
 }
 
 #[tokio::test]
-async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_ends() {
+async fn partitioned_session_is_lost_before_lease_ends() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
@@ -52,10 +57,10 @@ async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_en
     world.advance(ms(3_334)).await;
     let renewed_at = world.elapsed();
     assert!(session.remaining() >= TTL - MARGIN - ms(1));
-    let mut watch = watch_all(&world.store("onlooker")).await;
-    world.partition("a");
+    let mut watch = watch_all(&world.process("onlooker").store()).await;
+    world.process("a").partition();
     let suspect = when(&world, &session, |state| matches!(state, SessionState::Suspect { .. })).await;
-    // The next renewal comes a third later, and is given up after three seconds at the latest.
+    // The next renewal comes a third of the TTL later, and times out after three seconds at the latest.
     let asked_at = renewed_at + ms(3_334);
     assert!(asked_at < suspect && suspect <= asked_at + s(3), "{suspect:?}");
     let lost = when(&world, &session, is_lost).await;
@@ -64,7 +69,7 @@ async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_en
         renewed_at + TTL - MARGIN,
         "counted from the sending of the last renewal that was answered"
     );
-    assert_eq!(deletes(&world, &mut watch).await, 0, "told before anybody else can know");
+    assert_eq!(deletes(&world, &mut watch).await, 0, "reported before another process can see it");
     world.advance(MARGIN + ms(1)).await;
     assert_eq!(deletes(&world, &mut watch).await, 1);
     let SessionState::Lost { why } = state(&session) else { panic!("{:?}", state(&session)) };
@@ -72,31 +77,31 @@ async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_en
 }
 
 #[tokio::test]
-async fn a_healed_session_is_live_again_with_its_keys_and_a_new_incarnation() {
+async fn healed_session_returns_with_new_incarnation() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
     session.register_raw("/r/b", "v").await.unwrap();
-    world.partition("a");
+    world.process("a").partition();
     world.advance(s(30)).await;
     session.unregister("/r/b");
-    world.heal("a");
+    world.process("a").heal();
     world.advance(s(1)).await;
     assert!(matches!(state(&session), SessionState::Live { incarnation: 2 }), "{:?}", state(&session));
-    let keys = world.store("onlooker").list(Selection::everything()).await.unwrap().pairs;
+    let keys = world.process("onlooker").store().list(Selection::everything()).await.unwrap().pairs;
     assert_eq!(keys.iter().map(|pair| &pair.key[..]).collect::<Vec<_>>(), [b"/r/a"]);
 }
 
 #[tokio::test]
-async fn a_partition_shorter_than_the_ttl_shows_to_nobody() {
+async fn short_partition_is_invisible_to_others() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
-    let mut watch = watch_all(&world.store("onlooker")).await;
+    let mut watch = watch_all(&world.process("onlooker").store()).await;
     for _ in 0..10 {
-        world.partition("a");
+        world.process("a").partition();
         world.advance(s(5)).await;
-        world.heal("a");
+        world.process("a").heal();
         world.advance(s(5)).await;
     }
     assert!(matches!(state(&session), SessionState::Live { incarnation: 1 }), "{:?}", state(&session));
@@ -104,25 +109,25 @@ async fn a_partition_shorter_than_the_ttl_shows_to_nobody() {
 }
 
 #[tokio::test]
-async fn lost_answers_of_renewals_end_the_session_but_not_the_lease() {
+async fn lost_renewal_responses_end_session_only() {
     let world = World::new();
     let session = session(&world, "a");
     let lease = session.register_raw("/r/a", "v").await.unwrap().lease;
-    world.lose_answers("a");
+    world.process("a").drop_responses();
     when(&world, &session, is_lost).await;
     // The renewals have arrived, so the store keeps it; the session cannot know that.
-    assert!(world.store("onlooker").lease(lease).await.unwrap().is_some());
+    assert!(world.process("onlooker").store().lease(lease).await.unwrap().is_some());
 }
 
 #[tokio::test]
-async fn a_slow_clock_within_the_margin_is_lost_in_time_and_one_beyond_it_is_not() {
+async fn slow_clock_within_margin_is_lost_in_time() {
     for (ppm, lost_after, is_in_time) in [(-40_000, ms(9_896), true), (-100_000, ms(10_556), false)] {
         let world = World::new();
         let session = session(&world, "a");
-        world.skew("a", Skew::Drift { ppm });
+        world.process("a").set_clock_skew(ClockSkew::Drift { ppm });
         session.register_raw("/r/a", "v").await.unwrap();
-        let mut watch = watch_all(&world.store("onlooker")).await;
-        world.partition("a");
+        let mut watch = watch_all(&world.process("onlooker").store()).await;
+        world.process("a").partition();
         let lost = when(&world, &session, is_lost).await;
         assert_eq!(lost, lost_after, "exactly 9.5 s later, on its own clock");
         assert_eq!(deletes(&world, &mut watch).await == 0, is_in_time, "{ppm} ppm");
@@ -130,15 +135,15 @@ async fn a_slow_clock_within_the_margin_is_lost_in_time_and_one_beyond_it_is_not
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_past_the_end_loses_the_session_at_once() {
+async fn clock_jump_past_ttl_loses_session() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
-    let before = world.clock("a").now();
-    world.skew("a", Skew::Ahead(s(20)));
-    assert_eq!(world.clock("a").now(), before + s(20));
+    let before = world.process("a").clock().now();
+    world.process("a").set_clock_skew(ClockSkew::Ahead(s(20)));
+    assert_eq!(world.process("a").clock().now(), before + s(20));
     let mut state = session.state();
-    world.settle().await;
+    world.run_until_idle().await;
     assert_eq!(world.elapsed(), Duration::ZERO);
     assert!(
         matches!(*state.borrow_and_update(), SessionState::Live { incarnation: 2 }),
@@ -147,34 +152,34 @@ async fn a_clock_that_jumps_past_the_end_loses_the_session_at_once() {
 }
 
 #[tokio::test]
-async fn a_constant_offset_changes_nothing() {
+async fn constant_offset_changes_nothing() {
     let world = World::new();
     let session = session(&world, "a");
-    world.skew("a", Skew::Ahead(s(1_000_000)));
+    world.process("a").set_clock_skew(ClockSkew::Ahead(s(1_000_000)));
     session.register_raw("/r/a", "v").await.unwrap();
     world.advance(s(100)).await;
     assert!(matches!(state(&session), SessionState::Live { incarnation: 1 }));
 }
 
 #[tokio::test]
-async fn a_stalled_session_is_lost_before_it_does_anything_else() {
+async fn paused_session_is_lost_before_it_acts() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
     let mut states = session.state();
     states.mark_unchanged();
-    world.stall("a");
+    world.process("a").pause();
     world.advance(s(60)).await;
-    assert!(!states.has_changed().unwrap(), "whoever is stopped learns nothing");
-    assert_eq!(world.store("onlooker").get_key("/r/a").await.unwrap(), None);
-    let mut watch = watch_all(&world.store("onlooker")).await;
+    assert!(!states.has_changed().unwrap(), "a paused process sees no change");
+    assert_eq!(world.process("onlooker").store().get_key("/r/a").await.unwrap(), None);
+    let mut watch = watch_all(&world.process("onlooker").store()).await;
     let told = tokio::spawn(async move { states.wait_for(is_lost).await.is_ok() });
-    world.settle().await;
-    world.refuse("a");
-    world.resume("a");
-    world.settle().await;
+    world.run_until_idle().await;
+    world.process("a").refuse_connections();
+    world.process("a").resume();
+    world.run_until_idle().await;
     assert!(told.is_finished(), "lost at once");
-    world.heal("a");
+    world.process("a").heal();
     world.advance(s(2)).await;
     let WatchItem::Batch { changes, .. } = watch.next().await.unwrap().unwrap() else { panic!("a put") };
     let [Change::Put { pair, .. }] = &changes[..] else { panic!("{changes:?}") };
@@ -182,17 +187,17 @@ async fn a_stalled_session_is_lost_before_it_does_anything_else() {
 }
 
 #[tokio::test]
-async fn an_expired_lease_is_seen_at_once_and_replaced() {
+async fn expired_lease_is_seen_and_replaced() {
     let world = World::new();
     let session = session(&world, "a");
     let lease = session.register_raw("/r/a", "v").await.unwrap().lease;
-    let mut watch = watch_all(&world.store("onlooker")).await;
-    world.settle().await;
-    assert!(world.expire(lease));
-    assert!(!world.expire(lease), "it is gone");
+    let mut watch = watch_all(&world.process("onlooker").store()).await;
+    world.run_until_idle().await;
+    assert!(world.expire_lease(lease));
+    assert!(!world.expire_lease(lease), "it is gone");
     assert_eq!(deletes(&world, &mut watch).await, 1);
     world.advance(s(4)).await;
     assert!(matches!(state(&session), SessionState::Live { incarnation: 2 }), "{:?}", state(&session));
     assert_ne!(session.lease_id(), Some(lease));
-    assert!(world.store("onlooker").get_key("/r/a").await.unwrap().is_some());
+    assert!(world.process("onlooker").store().get_key("/r/a").await.unwrap().is_some());
 }

@@ -56,7 +56,7 @@ async fn redis_storage_conforms() {
     let report = conformance::run(|| async { RedisStorage::open(&redis.url()).unwrap() }).await;
     report.assert_passed();
     let not_run: Vec<_> =
-        report.rulings.iter().filter(|ruling| ruling.outcome.to_string().starts_with("not run")).collect();
+        report.results.iter().filter(|case| case.outcome.to_string().starts_with("not run")).collect();
     assert_eq!(not_run.len(), 3, "{report}");
 }
 
@@ -95,7 +95,7 @@ async fn every_flaw_is_found_by_its_case() {
         (Flaw::Hangs, "E02"),
     ] {
         let report = report_of(flaw).await;
-        let failed: Vec<_> = report.failures().map(|ruling| ruling.id).collect();
+        let failed: Vec<_> = report.failures().map(|case| case.id).collect();
         assert!(failed.contains(&id), "{flaw:?}: {id} passed; failed: {failed:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The requests of a queue as a store applies them, with the faults of the moment.
+//! The requests of a queue, applied by a store with the current fault.
 
 use super::{LATE_MAX, NONCES, QueueWorld, RequestFault, UnsentRequest};
 use crate::error::{Cause, StoreError};
@@ -8,7 +8,7 @@ use crate::record::Timestamp;
 use crate::txn::{Op, Txn, TxnReply};
 
 impl QueueWorld {
-    /// Applies a request and puts its reply in flight.
+    /// Applies a request and queues its reply.
     pub(super) fn perform(&mut self, process: usize, pending: UnsentRequest) {
         match pending {
             UnsentRequest::QueueOutput(action) => self.perform_action(process, action),
@@ -23,28 +23,28 @@ impl QueueWorld {
         let is_read = matches!(action, QueueOutput::ReadPredecessor { .. });
         let reply = self.apply(txn, is_read);
         match self.builders[process].handle(&self.queue(), action, reply) {
-            ReplyProgress::Done(reply) => self.answers.push((process, reply)),
-            // Other requests may come between the two.
-            ReplyProgress::Read(read) => self.asked.push((process, UnsentRequest::Read(read))),
+            ReplyProgress::Done(reply) => self.replies.push((process, reply)),
+            // Other requests may be applied between the two.
+            ReplyProgress::Read(read) => self.unsent.push((process, UnsentRequest::Read(read))),
         }
     }
 
     fn perform_read(&mut self, process: usize, read: SecondRead) {
         self.requests.push("second read");
-        let page = match self.fate {
+        let page = match self.fault {
             RequestFault::Works => self.store.get(&read.get(), self.now),
-            RequestFault::NotDone | RequestFault::LosesAnswer | RequestFault::Late => Err(unavailable()),
+            RequestFault::NotDone | RequestFault::LosesReply | RequestFault::Late => Err(unavailable()),
         };
-        self.answers.push((process, read.handle(page)));
+        self.replies.push((process, read.handle(page)));
     }
 
     fn apply(&mut self, txn: Txn, is_read: bool) -> Result<TxnReply, StoreError> {
-        match self.fate {
+        match self.fault {
             RequestFault::Works => self.store.apply(&txn, self.now),
             RequestFault::NotDone => Err(unavailable()),
-            RequestFault::LosesAnswer | RequestFault::Late if is_read => Err(unavailable()),
-            RequestFault::LosesAnswer => {
-                // Its lease may be gone.
+            RequestFault::LosesReply | RequestFault::Late if is_read => Err(unavailable()),
+            RequestFault::LosesReply => {
+                // Its lease may have ended.
                 let _ = self.store.apply(&txn, self.now);
                 Err(ambiguous())
             }
@@ -55,21 +55,21 @@ impl QueueWorld {
         }
     }
 
-    /// What the machine promises about its requests.
+    /// Asserts the invariants of a request.
     fn check_action(&mut self, process: usize, action: &QueueOutput) {
         match *action {
             QueueOutput::Enter { queue_key, mode, lookup, may_be_stored, .. } => {
                 self.modes.insert(queue_key, mode);
                 let there = self.store.get(&Get::key(self.key(queue_key)), self.now).unwrap();
                 assert!(may_be_stored || there.pairs.is_empty(), "no other client puts this key");
-                if lookup == PredecessorLookup::Others && self.fate == RequestFault::Works {
-                    // The read passes over the keys of this process that are before the own one.
+                if lookup == PredecessorLookup::Others && self.fault == RequestFault::Works {
+                    // The read passes over the keys of this process before the own one.
                     let passed = NONCES * process as u64..queue_key.nonce;
-                    let queue = self.line_now();
+                    let queue = self.queue_now();
                     let left = queue
                         .values()
                         .find(|there| there.lease == queue_key.lease && passed.contains(&there.nonce));
-                    assert_eq!(left, None, "a key of this process is there and would be passed over");
+                    assert_eq!(left, None, "the read would pass over a local key");
                 }
             }
             QueueOutput::ReadPredecessor {
@@ -78,7 +78,7 @@ impl QueueWorld {
                 predecessor: Predecessor::Nearest(predecessor) | Predecessor::Holder(predecessor),
                 ..
             } => {
-                let queue = self.line_now();
+                let queue = self.queue_now();
                 if queue.get(&token) == Some(&queue_key)
                     && queue.range(..token).any(|(_, there)| *there == predecessor)
                 {
@@ -90,7 +90,7 @@ impl QueueWorld {
         }
     }
 
-    /// Puts or deletes a key under the queue's prefix that is no queue key.
+    /// Puts or deletes a foreign key under the queue's prefix.
     pub(super) fn toggle_foreign(&mut self) {
         let key = [&self.queue()[..], b"foreign"].concat();
         let there = self.store.get(&Get::key(key.clone()), self.now).unwrap();
@@ -105,9 +105,9 @@ fn name_of(action: &QueueOutput) -> &'static str {
         QueueOutput::Enter { .. } => "enter",
         QueueOutput::ReadPredecessor {
             predecessor: Predecessor::Unknown | Predecessor::Nearest(_), ..
-        } => "look",
+        } => "read",
         QueueOutput::ReadPredecessor { predecessor: Predecessor::Holder(_) | Predecessor::None, .. } => {
-            "look for itself"
+            "read own key"
         }
         QueueOutput::Leave { after: AfterLeave::Nothing, .. } => "leave",
         QueueOutput::Leave { after: AfterLeave::Successor(..), .. } => "leave to the next",

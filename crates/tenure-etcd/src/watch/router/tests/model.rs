@@ -10,14 +10,14 @@ use crate::message::watch::{WatchRequestKind, WatchResponse, WireEvent};
 const HISTORY: &[(i64, usize)] = &[(2, 1), (3, 4), (4, 1), (5, 2), (6, 7), (7, 1), (8, 3)];
 const PRESENT: i64 = 8;
 
-/// One stream's answers, made when they are asked for.
+/// The replies on one stream, made when they are requested.
 #[derive(Default)]
 struct Server {
     answers: VecDeque<WatchResponse>,
 }
 
 impl Server {
-    /// Answers a request; history comes in fragments of three events, cut anywhere.
+    /// Replies to a request; history comes in fragments of three events, cut anywhere.
     fn take(&mut self, kind: WatchRequestKind) {
         match kind {
             WatchRequestKind::Create(create) if create.range_end < create.key => {
@@ -62,7 +62,7 @@ fn run(cuts: &[usize], probes_are_slow: bool) -> (Vec<Saw>, Vec<Saw>, usize) {
         let mut server = Server::default();
         router.connected();
         router.trust(TRUST);
-        router.ask_for_life();
+        router.request_sign_of_life();
         for _ in 0..cut {
             while let Some(request) = router.poll_request() {
                 server.take(request.request.unwrap());
@@ -100,7 +100,7 @@ fn batches(consumer: &Consumer) -> Vec<Saw> {
 }
 
 #[test]
-fn a_stream_cut_at_any_message_gives_the_same_as_an_uncut_one() {
+fn cut_stream_delivers_same_items() {
     let all: Vec<Saw> = HISTORY.iter().map(|(revision, keys)| Saw::Batch(*revision, *keys)).collect();
     for probes_are_slow in [false, true] {
         let (a, b, messages) = run(&[], probes_are_slow);

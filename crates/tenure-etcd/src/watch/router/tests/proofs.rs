@@ -3,7 +3,7 @@
 use super::{A, Bench, Saw, TRUST, VersionQuirks, WatchError, WatchFrom, created, events, probe};
 
 #[test]
-fn the_first_item_after_a_start_in_the_past_waits_for_the_probe() {
+fn past_start_waits_for_probe() {
     let mut bench = Bench::new(WatchFrom::After(5));
     bench.sent();
     bench.router.handle(created(1, 8));
@@ -19,7 +19,7 @@ fn the_first_item_after_a_start_in_the_past_waits_for_the_probe() {
 }
 
 #[test]
-fn a_watch_that_stood_at_the_servers_end_needs_a_probe_only_of_old_servers() {
+fn start_at_server_end_probes_old_servers() {
     for history in [true, false] {
         let mut bench = Bench::new(WatchFrom::After(8));
         bench.router.trust(VersionQuirks { history, ..TRUST });
@@ -37,7 +37,7 @@ fn a_watch_that_stood_at_the_servers_end_needs_a_probe_only_of_old_servers() {
 }
 
 #[test]
-fn a_compacted_starting_point_ends_the_watcher_before_anything_is_delivered() {
+fn compacted_start_ends_watcher_without_items() {
     let mut bench = Bench::new(WatchFrom::After(5));
     bench.sent();
     bench.router.handle(created(1, 8));
@@ -48,7 +48,7 @@ fn a_compacted_starting_point_ends_the_watcher_before_anything_is_delivered() {
 }
 
 #[test]
-fn a_probe_of_an_earlier_creation_proves_nothing() {
+fn probe_of_earlier_creation_is_ignored() {
     let mut bench = Bench::new(WatchFrom::After(5));
     bench.sent();
     bench.router.handle(created(1, 8));
@@ -66,7 +66,7 @@ fn a_probe_of_an_earlier_creation_proves_nothing() {
 }
 
 #[test]
-fn the_beginning_of_history_needs_no_probe() {
+fn start_at_first_revision_needs_no_probe() {
     let mut bench = Bench::new(WatchFrom::After(0));
     assert_eq!(bench.sent(), ["create 1 @1"]);
     bench.router.handle(created(1, 3));

@@ -1,4 +1,4 @@
-//! Whatever rows there are, history is read whole, in order and to its end, in helpings of any size; sweeping takes nothing from a read at the line.
+//! Whatever rows there are, history is read whole, in order and to its end, in parts of any size; sweeping takes nothing from a read at the compacted revision.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 use tenure_core::keyspace::Rows;
 use tenure_core::time::Moment;
 
-use crate::store::file::log::{Batch, Helping, passage};
+use crate::store::file::log::{LogBatch, ReadLimit, read_log};
 use crate::store::file::options::Retention;
 use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::schema;
@@ -79,17 +79,21 @@ fn read(connection: &Connection, now_ms: u64, compact_at: Option<Revision>) -> S
     for select in [Selection::everything(), Selection::key(key.clone()), Selection::prefix("k/")] {
         for previous in [PreviousValues::Included, PreviousValues::Omitted] {
             let ends = (meta.compacted, meta.revision);
-            let most = Helping { batches: usize::MAX, bytes: usize::MAX };
-            let whole = match passage(&sql, &select, ends, previous, most) {
+            let most = ReadLimit { batches: usize::MAX, bytes: usize::MAX };
+            let whole = match read_log(&sql, &select, ends, previous, most) {
                 Ok(whole) => whole,
-                // A delete of what was deleted before: nobody wrote that.
+                // A delete of a deleted key: no store writes that.
                 Err(StoreError::Corrupt(_)) if previous == PreviousValues::Included => continue,
                 Err(error) => panic!("every row can be read: {error:?}"),
             };
-            assert_eq!(whole.up_to, meta.revision, "all of it is looked at");
+            assert_eq!(whole.up_to, meta.revision, "all of it is read");
             check(&whole.batches, ends, &select);
             batches = batches.max(whole.batches.len());
-            assert_eq!(shown(&whole.batches), in_helpings(&sql, &select, ends, previous), "{select:?}");
+            assert_eq!(
+                read_lock_file(&whole.batches),
+                in_helpings(&sql, &select, ends, previous),
+                "{select:?}"
+            );
         }
     }
     let now = Moment::from_ms(now_ms);
@@ -114,7 +118,7 @@ fn read(connection: &Connection, now_ms: u64, compact_at: Option<Revision>) -> S
     told.join(" ")
 }
 
-fn check(batches: &[Batch], (after, up_to): (Revision, Revision), select: &Selection) {
+fn check(batches: &[LogBatch], (after, up_to): (Revision, Revision), select: &Selection) {
     let mut at = after;
     for batch in batches {
         assert!(batch.revision > at && batch.revision <= up_to, "{:?} after {at:?}", batch.revision);
@@ -134,18 +138,18 @@ fn in_helpings(
 ) -> Vec<String> {
     let (mut at, mut batches) = (after, Vec::new());
     for _ in 0..=LINES_MAX {
-        let least = Helping { batches: 1, bytes: 1 };
-        let some = passage(sql, select, (at, up_to), previous, least).expect("every row can be read");
+        let least = ReadLimit { batches: 1, bytes: 1 };
+        let some = read_log(sql, select, (at, up_to), previous, least).expect("every row can be read");
         batches.extend(some.batches);
         if some.up_to >= up_to {
-            return shown(&batches);
+            return read_lock_file(&batches);
         }
-        assert!(some.up_to > at, "a look at {at:?} gets nowhere");
+        assert!(some.up_to > at, "a read at {at:?} makes no progress");
         at = some.up_to;
     }
     panic!("history has no end");
 }
 
-fn shown(batches: &[Batch]) -> Vec<String> {
+fn read_lock_file(batches: &[LogBatch]) -> Vec<String> {
     batches.iter().map(|batch| format!("{batch:?}")).collect()
 }

@@ -1,13 +1,13 @@
-//! Where a case plays: a store, and a prefix that is the case's alone.
+//! The context of a case: a store, and a prefix that only this case uses.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Verdict;
+use super::CheckResult;
 use super::watching::Watching;
-use crate::dice;
+use crate::rng;
 use crate::store::{
     Get, Grant, KeyValue, LeaseId, PreviousValues, Revision, Selection, Store, StoreError, Txn, TxnReply,
     WatchStart,
@@ -18,19 +18,19 @@ pub(super) const LONG: Duration = Duration::from_secs(60);
 
 /// A store, and a prefix of it that belongs to one case.
 #[derive(Debug)]
-pub struct Scene {
+pub struct TestContext {
     /// The store.
     pub store: Store,
     prefix: String,
-    /// What [`Scene::tidy`] has to end: a lease that outlived its case would change the revision in the middle of another.
+    /// What [`TestContext::tidy`] has to revoke: a lease that outlived its case would change the revision during another case.
     leases: Mutex<Vec<LeaseId>>,
 }
 
-impl Scene {
-    /// A scene under `/conformance/<id>-<random>/`.
-    pub fn new(store: Store, id: &str) -> Scene {
-        let random: String = dice::bytes::<6>().iter().map(|byte| format!("{byte:02x}")).collect();
-        Scene { store, prefix: format!("/conformance/{id}-{random}/"), leases: Mutex::new(Vec::new()) }
+impl TestContext {
+    /// Makes a context under `/conformance/<id>-<random>/`.
+    pub fn new(store: Store, id: &str) -> TestContext {
+        let random: String = rng::bytes::<6>().iter().map(|byte| format!("{byte:02x}")).collect();
+        TestContext { store, prefix: format!("/conformance/{id}-{random}/"), leases: Mutex::new(Vec::new()) }
     }
 
     /// The key of this case with this name.
@@ -57,7 +57,7 @@ impl Scene {
     pub async fn tidy(&self) {
         let leases = std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
         for lease in leases {
-            // Most are gone already, as the case wanted.
+            // The case itself has revoked most of them.
             let _ = self.store.revoke(lease).await;
         }
         // A closed store is tidy.
@@ -118,7 +118,7 @@ impl Scene {
         Ok(lease)
     }
 
-    pub(super) async fn watch(&self, select: Selection, start: WatchStart) -> Verdict<Watching> {
+    pub(super) async fn watch(&self, select: Selection, start: WatchStart) -> CheckResult<Watching> {
         self.watch_with(select, start, PreviousValues::Omitted).await
     }
 
@@ -127,7 +127,7 @@ impl Scene {
         select: Selection,
         start: WatchStart,
         previous: PreviousValues,
-    ) -> Verdict<Watching> {
+    ) -> CheckResult<Watching> {
         let stream = self.store.watch(select.clone(), start, previous).await?;
         Ok(Watching::new(stream, select, start))
     }
