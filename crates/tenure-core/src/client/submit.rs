@@ -22,7 +22,8 @@ use crate::revision::Revision;
 use crate::task::{StateRecord, TaskState};
 use crate::txn::{Condition, Op, Txn, TxnReply};
 
-/// How many bytes of props a task may have: every claim carries them. Put more elsewhere, and say where.
+/// How many bytes of props a task may have: every claim carries them. Store larger data elsewhere,
+/// and put its location into the props.
 pub const PROPS_BYTES_MAX: usize = 256 * 1024;
 
 /// A task to submit.
@@ -57,7 +58,7 @@ pub enum InvalidProps {
 }
 
 impl NewTask {
-    /// A task with this id, and nothing else to say of it.
+    /// Creates a task with this id, and without kind, labels and props.
     pub fn new(id: TaskId) -> NewTask {
         NewTask { id, kind: None, labels: BTreeMap::new(), props: None }
     }
@@ -74,7 +75,7 @@ impl NewTask {
         self
     }
 
-    /// Something to say of it; `weight` counts for nodes that share work by weight.
+    /// Adds a label. The label `weight` counts for workers that share tasks by weight.
     #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> NewTask {
         self.labels.insert(name.into(), value.into());

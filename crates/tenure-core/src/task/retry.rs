@@ -1,7 +1,7 @@
-//! What becomes of a task that failed: it sleeps and tries again, or it is given up.
+//! Error policies: whether a task that failed is retried after a sleep, or fails for good.
 //!
-//! The usual rule looks at how often a task failed lately, not in all: one that fails once a day for a year is worth another try, one that
-//! fails eight times in four hours is broken.
+//! The default policy counts recent errors and not all of them. A task that fails once a day for a
+//! year is retried; one that fails eight times in four hours is broken.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use thiserror::Error;
 use super::record::{ERRORS_LEN_MAX, StateRecord};
 use crate::record::Timestamp;
 
-/// Decides about tasks that failed. A closure is one too.
+/// Decides about tasks that failed. Implemented for closures.
 ///
-/// It sees the whole record: the newest errors, this one last, and how often the task has failed in all.
+/// It gets the whole record: the newest errors, the present one last, and the number of all errors.
 pub trait ErrorPolicy: Send + Sync {
-    /// What becomes of the task.
+    /// How the task continues.
     fn decide(&self, task: &StateRecord, now: Timestamp) -> RetryDecision;
 }
 
-/// What becomes of a task that failed.
+/// How a task that failed continues.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RetryDecision {
-    /// It sleeps, and then runs again.
+    /// It sleeps, and is then retried.
     Sleep {
-        /// Until when.
+        /// The time at which it is retried.
         until: Timestamp,
     },
-    /// It is given up.
+    /// It fails for good.
     Fail {
         /// Why.
         reason: String,
@@ -39,7 +39,8 @@ impl<F: Fn(&StateRecord, Timestamp) -> RetryDecision + Send + Sync> ErrorPolicy 
     }
 }
 
-/// The usual policy: so many errors within so long are too many, and until then each is followed by a sleep.
+/// The default policy: a number of errors within a period is too many. Until then the task sleeps
+/// after each error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ErrorRate {
     within: Duration,
@@ -47,13 +48,14 @@ pub struct ErrorRate {
     sleep: Duration,
 }
 
-/// A policy that could never give a task up.
+/// A policy that could never fail a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("{0} errors are to be too many, but only 1 to {ERRORS_LEN_MAX} are counted")]
 pub struct InvalidRetry(pub usize);
 
 impl Default for ErrorRate {
-    /// Eight errors within four hours are too many; ten minutes of sleep after each other one.
+    /// Eight errors within four hours are too many. After any other error the task sleeps for ten
+    /// minutes.
     fn default() -> ErrorRate {
         ErrorRate {
             within: Duration::from_secs(4 * 60 * 60),
@@ -64,7 +66,7 @@ impl Default for ErrorRate {
 }
 
 impl ErrorRate {
-    /// This many errors within this long are too many.
+    /// Sets how many errors within which period are too many.
     ///
     /// # Errors
     ///
@@ -77,7 +79,7 @@ impl ErrorRate {
         Ok(self)
     }
 
-    /// Sleeps this long after an error.
+    /// Sets how long the task sleeps after an error.
     #[must_use]
     pub fn sleep(mut self, sleep: Duration) -> ErrorRate {
         self.sleep = sleep;
@@ -88,7 +90,7 @@ impl ErrorRate {
 impl ErrorPolicy for ErrorRate {
     fn decide(&self, task: &StateRecord, now: Timestamp) -> RetryDecision {
         let since = Timestamp(now.0.saturating_sub(ms(self.within)));
-        // An error of the future comes from a clock that is ahead, and is as new as any.
+        // An error in the future comes from a clock that is ahead. It counts as recent.
         let recent = task.errors.iter().filter(|error| error.at > since).count();
         if recent >= self.errors_max {
             return RetryDecision::Fail { reason: "exceeded error rate".to_owned() };
@@ -110,7 +112,7 @@ mod tests {
     const MINUTE: u64 = 60_000;
     const HOUR: u64 = 60 * MINUTE;
 
-    /// Fails a task at these times, waking it before each, and says how it stands in the end.
+    /// Fails a task at these times, waking it before each, and returns its final record.
     fn failed_at(policy: &dyn ErrorPolicy, times: impl IntoIterator<Item = u64>) -> StateRecord {
         let node = NodeId::parse("n").unwrap();
         let mut task = StateRecord::default();
