@@ -32,7 +32,7 @@ async fn storm(kills: usize) {
     // The test itself keeps the file closed, so that sometimes every process with the file open is killed.
     let first = first_revision(&home).await;
     let mut acked: Vec<Acked> = Vec::new();
-    let mut writers: Vec<Process> = Vec::new();
+    let mut writers: Vec<ChildProcess> = Vec::new();
     let mut killed = 0;
     let mut random = SeededRandom(0x9E37_79B9_7F4A_7C15);
     while killed < kills {
@@ -65,7 +65,7 @@ async fn storm(kills: usize) {
     println!("{killed} kills, {} acknowledged, reopened in {reopened_in:?}", acked.len());
 }
 
-async fn collect(victim: &mut Process, pid: u32, acked: &mut Vec<Acked>) {
+async fn collect(victim: &mut ChildProcess, pid: u32, acked: &mut Vec<Acked>) {
     while let Some(line) = victim.next_report().await {
         // The last line may have been cut by the kill.
         let Some((revision, n)) = line.split_once(' ') else { continue };
@@ -121,7 +121,7 @@ async fn sixteen_processes_write_without_starvation() {
     let home = Home::new();
     let first = first_revision(&home).await;
     let store = home.store().await;
-    let mut writers: Vec<Process> =
+    let mut writers: Vec<ChildProcess> =
         (0..WRITERS).map(|_| ChildProcess::start("pairs", &home.path())).collect();
     // Every process has written once, so all of them write now.
     for writer in &mut writers {

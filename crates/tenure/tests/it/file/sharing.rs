@@ -167,7 +167,7 @@ async fn eight_processes_expire_each_lease_once() {
     const LEASES: u64 = 100;
     let home = Home::new();
     let store = home.store().await;
-    let mut others: Vec<Process> = (0..8).map(|_| ChildProcess::start("watch", &home.path())).collect();
+    let mut others: Vec<ChildProcess> = (0..8).map(|_| ChildProcess::start("watch", &home.path())).collect();
     for other in &mut others {
         other.expect("watching").await;
     }
