@@ -40,7 +40,9 @@ async fn want(context: HolderContext) {
                 hold(&context, token, grant.id, &key, &mut ledger_client, &mut rng).await;
             }
             Ok(_) => context.history.end(op, OperationOutcome::No, None, Some("held".to_owned())),
-            Err(error) => context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string())),
+            Err(error) => {
+                context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string()));
+            }
         }
         // What is not revoked here ends by itself.
         let _ = context.store.revoke(grant.id).await;
