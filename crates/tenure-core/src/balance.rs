@@ -4,7 +4,7 @@
 //! away?* now and then. There is no coordinator: all nodes see the same picture, and each decides for itself. A balancer never waits; it
 //! says when to ask again.
 //!
-//! Nodes ask through [`consider`] and [`partings`], which hold for every balancer, ours and yours: a node does not take back what it has just
+//! Nodes ask through [`consider`] and [`planned_releases`], which hold for every balancer, ours and yours: a node does not take back what it has just
 //! released while a peer can take it, and it releases nothing that it does not have or that no peer can take. A peer can take a task if it accepts
 //! the task's kind and labels and has room: nodes publish both in their records.
 //!

@@ -133,7 +133,7 @@ impl ElectionSubject<'_> {
                 }
                 if is_last {
                     let message = format!("'{name}' {why}, {and_then}");
-                    let hint = format!("see who leads with `tenure election show {name}`");
+                    let hint = format!("see the leader with `tenure election show {name}`");
                     context.output.failure(&Failure::new(Code::Lost, message).hint(hint));
                     return Ok(Some(ExitCode::from(context.args.lost)));
                 }

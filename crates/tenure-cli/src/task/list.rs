@@ -14,18 +14,18 @@ use crate::output::Output;
 pub(crate) struct ListArgs {
     #[command(flatten)]
     filter: FilterArgs,
-    /// Also tasks that have ended, of which only their state is left.
+    /// Include ended tasks, of which only the final state is left.
     #[arg(long)]
     ended: bool,
 }
 
-/// Which tasks are meant.
+/// The flags that select tasks.
 #[derive(Args, Debug)]
 pub(crate) struct FilterArgs {
-    /// Only tasks in this state; may be given several times. A state that is an end finds tasks that are gone, too.
+    /// Only tasks in this state; may be given several times. A final state includes ended tasks.
     #[arg(long = "state", value_name = "STATE", value_parser = parse_state)]
     states: Vec<TaskState>,
-    /// Only tasks that this node owns, or ran last if they have ended.
+    /// Only tasks that this node owns, or owned last if they have ended.
     #[arg(long, value_name = "ID")]
     node: Option<String>,
     /// Only tasks of this kind.
@@ -34,7 +34,7 @@ pub(crate) struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// The filter that the flags mean.
+    /// The filter for the flags.
     pub(super) fn filter(&self) -> Result<TaskFilter, Failure> {
         let mut filter = self.states.iter().fold(TaskFilter::new(), |filter, state| filter.state(*state));
         if let Some(node) = &self.node {
@@ -46,12 +46,12 @@ impl FilterArgs {
         Ok(filter)
     }
 
-    /// Whether this state was typed.
+    /// Whether the flags contain this state.
     pub(super) fn names(&self, state: TaskState) -> bool {
         self.states.contains(&state)
     }
 
-    /// The flags as they are typed.
+    /// The flags as text, for hints.
     pub(super) fn flags(&self) -> String {
         let states = self.states.iter().map(|state| format!("--state {}", state.as_str()));
         let node = self.node.iter().map(|node| format!("--node {node}"));
@@ -63,10 +63,10 @@ impl FilterArgs {
 fn parse_state(text: &str) -> Result<TaskState, String> {
     TaskState::parse(text).ok_or_else(|| {
         let states: Vec<&str> = TaskState::ALL.iter().map(|state| state.as_str()).collect();
-        // Running is not stored: a task that is runnable and has an owner runs.
+        // Running is not a stored state: a runnable task with an owner runs.
         let states = states.join(", ");
         format!(
-            "no task is ever {text:?}; a task that runs is runnable and has an owner; states are {states}"
+            "there is no state {text:?}; a running task is runnable and has an owner; use one of {states}"
         )
     })
 }
@@ -93,7 +93,7 @@ pub(super) async fn list(args: &ListArgs, client: &Client, output: &Output) -> R
         });
     }
     for task in tasks.iter().filter(|task| !task.unreadable.is_empty()) {
-        output.note(&format!("task '{}' cannot be read whole: {}", task.id, task.unreadable.join("; ")));
+        output.note(&format!("task '{}' cannot be read completely: {}", task.id, task.unreadable.join("; ")));
     }
     let rows: Vec<Vec<String>> = tasks.into_iter().map(TaskRow::into_row).collect();
     output.table(&["id", "kind", "state", "owner", "token", "attempt", "submitted", "updated"], &rows)

@@ -6,12 +6,12 @@ use tenure_core::task::{StateRecord, TaskState, TaskStatus};
 
 use crate::node::format_time;
 
-/// What listings say of a task.
+/// A task as listings show it.
 #[derive(Serialize)]
 pub(super) struct TaskRow {
     pub(super) id: String,
     kind: Option<String>,
-    /// None if it cannot be read.
+    /// `None` if it cannot be read.
     state: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until: Option<String>,
@@ -20,7 +20,7 @@ pub(super) struct TaskRow {
     pub(super) attempt: Option<u64>,
     submitted_at: Option<String>,
     updated_at: Option<String>,
-    /// What of it cannot be read, and why.
+    /// The unreadable parts, and why they cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unreadable: Vec<String>,
 }
@@ -58,7 +58,7 @@ impl TaskRow {
     }
 }
 
-/// Until when it sleeps.
+/// When its sleep ends.
 pub(super) fn until(record: &StateRecord) -> Option<String> {
     match record.state {
         TaskStatus::Sleeping { until } => Some(until.to_string()),
@@ -71,7 +71,7 @@ pub(super) fn until(record: &StateRecord) -> Option<String> {
     }
 }
 
-/// What of a task cannot be read, and why; never what is stored.
+/// The unreadable parts of a task, and why; never their stored bytes.
 pub(crate) fn unreadable(task: &TaskView) -> Vec<String> {
     let card = task.card.as_ref();
     let record = card.and_then(|card| card.record.as_ref().err());

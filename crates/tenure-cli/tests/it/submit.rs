@@ -74,7 +74,7 @@ async fn invalid_task_file_submits_nothing() {
         "line 3: 'c' is on line 1",
         "line 4: ",
         "line 5: ",
-        "line 6: the id: a name must not contain control characters",
+        "line 6: invalid id: a name must not contain control characters",
         "nothing was submitted",
     ] {
         assert!(ran.stderr.contains(expected), "{expected}: {ran:?}");
@@ -84,7 +84,7 @@ async fn invalid_task_file_submits_nothing() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "from stdin\n"), "{ran:?}");
     for empty in ["", "\n \n"] {
         let ran = cluster.sandbox.run_with(&["submit", "--file", "-"], empty.as_bytes()).await;
-        assert!(ran.code == Some(2) && ran.stderr.contains("no task in it"), "{ran:?}");
+        assert!(ran.code == Some(2) && ran.stderr.contains("the file has no task"), "{ran:?}");
     }
     }).await;
 }
@@ -179,7 +179,7 @@ async fn bad_input_exits_2_without_store() {
         (&["submit", "a", "--count", "-1"], "-1"),
         (&["submit", "a", "--count", "many"], "many"),
         (&["submit", "a", "--label", "x"], "x=VALUE"),
-        (&["submit", "a", "--label", "=x"], "missing in front of '='"),
+        (&["submit", "a", "--label", "=x"], "before '=' is missing"),
         (&["submit", "a", "--label", "x=1", "--label", "x=2"], "twice"),
         (&["submit", "a", "--wait=5"], "did you mean 5s"),
         (&["submit", "a", "--file", "x"], "exclude each other"),

@@ -41,6 +41,12 @@ async fn want(context: HolderContext) {
             }
             Ok(_) => context.history.end(op, OperationOutcome::No, None, Some("held".to_owned())),
             Err(error) => context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string())),
+=======
+            Ok(_) => context.history.end(op, OperationOutcome::No, None, Some("held".to_owned())),
+            Err(error) => {
+                context.history.end(op, OperationOutcome::Unknown, None, Some(error.to_string()));
+            }
+>>>>>>> .merge_file_VLW2yc
         }
         // What is not revoked here ends by itself.
         let _ = context.store.revoke(grant.id).await;

@@ -162,28 +162,29 @@ impl Engine for FileEngine {
     }
 
     async fn batch(&self, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {
-        let (mut writes, mut reads, mut answers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut writes, mut reads, mut results) = (Vec::new(), Vec::new(), Vec::new());
         for txn in txns {
-            // What is wrong whatever the store holds need not wait for it.
+            // An invalid transaction is refused before it is queued.
             if let Err(error) = txn.check(&self.info.limits) {
-                answers.push(Err(error));
+                results.push(Err(error));
                 continue;
             }
-            let line = if txn.may_write() { &mut writes } else { &mut reads };
-            let (job, answer) = self.job(txn);
-            line.push(job);
-            answers.push(Ok(answer));
+            let queue = if txn.may_write() { &mut writes } else { &mut reads };
+            let (job, result) = self.job(txn);
+            queue.push(job);
+            results.push(Ok(result));
         }
         let core = &self.running.core;
-        for (line, jobs) in [(&core.writes, writes), (&core.reads, reads)] {
+        for (queue, jobs) in [(&core.writes, writes), (&core.reads, reads)] {
+            // All at once, so that one SQLite transaction can take them together.
             if !jobs.is_empty() {
-                line.join(jobs);
+                queue.join(jobs);
             }
         }
-        let mut replies = Vec::with_capacity(answers.len());
-        for answer in answers {
-            replies.push(match answer {
-                Ok(answer) => answer.await.unwrap_or(Err(StoreError::Closed)),
+        let mut replies = Vec::with_capacity(results.len());
+        for result in results {
+            replies.push(match result {
+                Ok(result) => result.await.unwrap_or(Err(StoreError::Closed)),
                 Err(error) => Err(error),
             });
         }
@@ -197,6 +198,7 @@ impl Engine for FileEngine {
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         select.check()?;
+        // Read first: a watch from `Now` then includes every write that begins after this call returns.
         let (revision, compacted) =
             self.running.read(|tables| Ok((tables.revision(), tables.compacted()))).await?;
         let after = match start {
@@ -205,6 +207,7 @@ impl Engine for FileEngine {
         };
         let core = &self.running.core;
         let id = core.hub.add(select.clone(), after, previous, (revision, compacted));
+        // It may be asleep, because there was no watcher.
         core.wake_follower();
         Ok(Box::pin(FileWatch::new(self.running.clone(), id, select, previous)))
     }
@@ -213,6 +216,7 @@ impl Engine for FileEngine {
         let limits = self.info.limits;
         limits.grant_ttl(ttl)?;
         let id = id.unwrap_or_else(random_lease);
+        // Before the request: the store counts the TTL from a later moment, so validity ends before the lease.
         let asked_at = BootClock.now();
         let ttl = self.running.write(0, move |tables| tables.grant(id, ttl, &limits)).await?;
         self.running.core.note_valid(ttl);

@@ -87,9 +87,11 @@ impl Store {
             let page = Get { at, select: rest.clone(), ..get.clone() }.limit(len.get());
             let page = match self.get(page).await {
                 Ok(page) => page,
+                // The same page again, with fewer keys.
                 Err(error) if len.shrinks_for(&error) => continue,
                 Err(error) => return Err(error),
             };
+            // All pages at the revision of the first, so that the list is one snapshot.
             let revision = *at.get_or_insert(page.revision);
             pairs.extend(page.pairs);
             match pairs.last() {
@@ -111,7 +113,7 @@ impl Store {
         self.engine.txn(txn).await
     }
 
-    /// Does independent transactions, each with an outcome of its own; see [`Engine::batch`]. For none of them the store is not asked.
+    /// Does independent transactions, each with an outcome of its own; see [`Engine::batch`]. An empty list sends nothing.
     pub async fn batch(&self, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {
         if txns.is_empty() {
             return Vec::new();
@@ -124,7 +126,7 @@ impl Store {
         Ok(self.txn(Txn::from(Op::put(key, value))).await?.revision)
     }
 
-    /// Puts a key that dies with a lease.
+    /// Puts a key that is deleted with a lease.
     pub async fn put_leased(
         &self,
         key: impl Into<Bytes>,
@@ -206,12 +208,12 @@ impl Store {
         self.engine.leases().await
     }
 
-    /// Forgets history up to `revision`; see [`Engine::compact`].
+    /// Compacts history up to `revision`; see [`Engine::compact`].
     pub async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
         self.engine.compact(revision).await
     }
 
-    /// Waits until a store that could not be reached answers again; see [`Engine::reachable`].
+    /// Waits until a store that could not be reached responds again; see [`Engine::reachable`].
     pub async fn reachable(&self) {
         self.engine.reachable().await;
     }

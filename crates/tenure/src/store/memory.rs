@@ -103,6 +103,7 @@ impl MemoryEngine {
             self.shared.ensure_reaper(&mut state);
         }
         wake(state);
+        // After the lock is released: the reaper takes it at once.
         if sooner {
             self.shared.reaper.notify_one();
         }
@@ -202,6 +203,7 @@ impl Drop for MemoryShared {
 async fn reap(shared: Weak<MemoryShared>, clock: Arc<dyn Clock>, changed: Arc<Notify>) {
     loop {
         let next = {
+            // Weak: the task must not keep a dropped store alive.
             let Some(shared) = shared.upgrade() else { return };
             let mut state = shared.lock();
             if state.is_closed {
@@ -258,6 +260,7 @@ impl Stream for MemoryWatch {
             return Poll::Ready(Some(Err(WatchError::Lost(StoreError::Closed))));
         }
         let item = state.keyspace.poll_watch(self.id, self.previous);
+        // Under the lock that writers hold, so that no change comes between the poll and the registration.
         if item.is_none() {
             state.readers.insert(self.id, context.waker().clone());
         }

@@ -1,4 +1,4 @@
-//! Negative controls: engines that are wrong in one way, and the case that must say so.
+//! Negative controls: engines that are wrong in one way, and the case that must fail.
 //!
 //! A suite that cannot fail proves nothing. Each engine here breaks one rule that a real engine has broken or could break.
 
@@ -20,7 +20,7 @@ use tenure::store::{
 use crate::tokio_clock::TokioClock;
 use crate::twisted::{Twist, Twisted};
 
-/// Runs all but the load cases, and says that this one failed, among few.
+/// Runs all but the load cases, and requires that this one failed, among few.
 async fn failing(twist: impl Twist, id: &str) -> Report {
     let cases = conformance::cases().into_iter().filter(|case| !case.id.starts_with('X')).collect();
     let report =
@@ -188,7 +188,7 @@ impl Twist for VersionNotReset {
     async fn txn(&self, memory: &MemoryEngine, txn: Txn) -> Result<TxnReply, StoreError> {
         for op in &txn.then {
             if let Op::Put { key, .. } = op {
-                *self.puts.lock().expect("nobody panics while counting").entry(key.clone()).or_default() += 1;
+                *self.puts.lock().expect("counting does not panic").entry(key.clone()).or_default() += 1;
             }
         }
         Engine::txn(memory, txn).await
@@ -201,7 +201,7 @@ impl Twist for VersionNotReset {
             pair.version = self
                 .puts
                 .lock()
-                .expect("nobody panics while counting")
+                .expect("counting does not panic")
                 .get(&pair.key)
                 .copied()
                 .unwrap_or(pair.version);
@@ -495,6 +495,6 @@ async fn unresponsive_store_ends_suite_early() {
     }
     let report = conformance::run(|| async { Twisted::store(TokioClock::memory(), Silent) }).await;
     let last = report.results.last().unwrap();
-    assert_eq!(last.outcome.to_string(), "not run: the store no longer answered after K01");
+    assert_eq!(last.outcome.to_string(), "not run: the store stopped responding after K01");
     assert_eq!(report.results.len(), conformance::cases().len());
 }

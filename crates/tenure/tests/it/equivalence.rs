@@ -1,4 +1,4 @@
-//! One log, whoever writes it and through whichever handle it is read.
+//! One log, for every writer and through every handle.
 
 use tenure::conformance::{EquivalenceSize, log_equivalence};
 use tenure::store::Store;

@@ -1,4 +1,4 @@
-//! The testing world: each knob does what it says, and an untouched world is just a store.
+//! The testing world: each fault has its documented effect, and a world without faults is just a store.
 
 mod process;
 mod sessions;
@@ -132,7 +132,7 @@ async fn partitioned_write_is_ambiguous_and_not_applied() {
     assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
     world.process("cut").heal();
     world.advance(s(60)).await;
-    assert_eq!(onlooker.get_key("/k").await.unwrap(), None, "what was given up does not come late");
+    assert_eq!(onlooker.get_key("/k").await.unwrap(), None, "a request that timed out is not applied later");
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn refused_request_fails_at_once_without_effect() {
     assert!(!returned.is_finished());
     world.process("a").heal();
     world.run_until_idle().await;
-    assert!(returned.is_finished(), "and the return of the store is told");
+    assert!(returned.is_finished(), "and `reachable` completes");
     assert_eq!(store.get_key("/k").await.unwrap(), None);
 }
 
@@ -240,7 +240,7 @@ async fn watch_compacted_during_partition_reports_it() {
     world.process("cut").partition();
     writer.put("/k", "1").await.unwrap();
     let last = writer.put("/k", "2").await.unwrap();
-    // Who looks while nothing comes through has not seen it either.
+    // A read of the watch during the partition returns nothing either.
     assert!(watch.next().now_or_never().is_none());
     world.compact(last).unwrap();
     assert!(watch.next().now_or_never().is_none());
@@ -259,7 +259,7 @@ async fn watch_delay_is_the_latency_per_burst() {
     for n in 0..50 {
         writer.put("/k", n.to_string()).await.unwrap();
     }
-    // A stream stands still unless somebody reads it.
+    // A stream makes no progress unless it is read.
     let reader = tokio::spawn(async move {
         for _ in 0..50 {
             watch.next().await.unwrap().unwrap();
@@ -306,7 +306,7 @@ async fn trace() -> Vec<String> {
     for name in &names {
         let (store, clock) = (world.process(name).store(), world.process(name).clock());
         world.process(name).set_latency(ms(7));
-        // A holder without dice: renews every second, and begins again when its lease is gone.
+        // A holder without jitter: it renews every second, and starts again when its lease has ended.
         let name = name.clone();
         tokio::spawn(async move {
             loop {

@@ -1,4 +1,4 @@
-//! Fuzz target: every line of a file is a task, or nothing is submitted and the line is named.
+//! Fuzz target: every line of a file is a task, or nothing is submitted and the message names the line.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ fn file(bytes: &[u8]) -> String {
         }
         Err(why) => {
             assert!(why.starts_with("line ") || lines == 0, "no line is named: {why}");
-            let word = why.split_once(": ").map_or(why.as_str(), |(_, why)| why);
-            word.split(|c: char| c.is_ascii_digit() || c == '"').next().unwrap_or_default().to_owned()
+            let reason = why.split_once(": ").map_or(why.as_str(), |(_, why)| why);
+            reason.split(|c: char| c.is_ascii_digit() || c == '"').next().unwrap_or_default().to_owned()
         }
     }
 }

@@ -87,7 +87,7 @@ async fn killed_sentinel_is_replaced() {
     }
     let first = helpers_of(&worker, "sentinel")[0];
     kill_process(first, Signal::KILL).unwrap();
-    worker.hear("another one guards").await;
+    worker.hear("sentinel replaced").await;
     let second = helpers_of(&worker, "sentinel");
     assert!(second.len() == 1 && second[0] != first, "{second:?}");
     worker.signal(Signal::KILL);

@@ -53,6 +53,7 @@ fn groups(txns: TxnGroup, limits: &Limits) -> Vec<TxnGroup> {
     let mut open: TxnGroup = Vec::new();
     let (mut longest, mut bytes) = (0, 0);
     for (place, txn) in txns {
+        // etcd limits the operations along a path: those of the outer transaction plus the longest list of a nested one.
         let count = txn.when.len().max(txn.then.len()).max(txn.otherwise.len());
         let size = txn.size() + WRAPPING_BYTES;
         let fits = open.len() + 1 + longest.max(count) <= limits.txn_ops_max
@@ -77,6 +78,7 @@ async fn send_group(engine: &EtcdEngine, group: TxnGroup) -> Vec<(usize, BatchOu
     let mut waiting = vec![group];
     while let Some(mut group) = waiting.pop() {
         if group.len() == 1 {
+            // Alone it needs no nesting, and its error is its own.
             for (place, txn) in group {
                 settled.push((place, engine.txn(txn).await));
             }
@@ -86,6 +88,7 @@ async fn send_group(engine: &EtcdEngine, group: TxnGroup) -> Vec<(usize, BatchOu
             Ok(replies) => {
                 settled.extend(group.iter().zip(replies).map(|((place, _), reply)| (*place, reply)));
             }
+            // A definite refusal of the whole request: nothing was applied, so both halves can be sent again.
             Err(error) if is_caused_by_one(&error) => {
                 let half = group.split_off(group.len() / 2);
                 waiting.push(half);

@@ -123,6 +123,7 @@ impl LogFollower<'_> {
                 }
                 return Ok(false);
             };
+            // Before the snapshot, which must contain at least this revision.
             let seen = core.seen();
             let snapshot = ReadTransaction::begin(sql)?;
             self.files.check()?;
@@ -130,6 +131,7 @@ impl LogFollower<'_> {
             meta.check(self.store_id, seen)?;
             core.note_deadline(next_deadline_ms(sql)?);
             if meta.swept > position.0 {
+                // Rows that this process has not read are deleted. An open snapshot would only let the log grow.
                 drop(snapshot);
                 core.hub.skip(position.0, meta.revision, meta.compacted);
                 continue;
@@ -140,6 +142,7 @@ impl LogFollower<'_> {
             }
             let span = (position.0, meta.revision);
             let found = read_log(sql, &Selection::everything(), span, position.1, READ_LIMIT)?;
+            // Closed before the watchers are woken: a checkpoint cannot pass an open snapshot.
             drop(snapshot);
             let is_all = found.up_to >= meta.revision;
             core.hub.note(position, found, meta.compacted);

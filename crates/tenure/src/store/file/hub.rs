@@ -80,6 +80,7 @@ impl Hub {
             // Without a watcher the log was not followed until now.
             state.restart(current);
         }
+        // The follower may have read a later compaction already.
         state.compacted = state.compacted.max(compacted);
         if previous == PreviousValues::Included {
             state.want_previous += 1;
@@ -114,6 +115,7 @@ impl Hub {
     pub(super) fn note(&self, position: (Revision, PreviousValues), passage: LogSlice, compacted: Revision) {
         let mut state = self.lock();
         let previous_is_missing = position.1 == PreviousValues::Omitted && state.want_previous > 0;
+        // The log was read without the lock: watchers may have come or gone since. Then the next round reads it again.
         if state.watchers.is_empty() || state.current != position.0 || previous_is_missing {
             return;
         }
@@ -125,6 +127,7 @@ impl Hub {
         }
         state.current = passage.up_to;
         state.compacted = state.compacted.max(compacted);
+        // Woken without the lock: a woken watcher takes it at once.
         drop(state);
         woken.into_iter().for_each(Waker::wake);
     }
@@ -150,9 +153,11 @@ impl Hub {
             return NextChange::Over(over.clone());
         }
         let Some(revision) = state.watchers.next_revision(id, state.current) else {
+            // Under the same lock as `note`, so that no change is added between the check and the registration.
             state.sleepers.insert(id, waker.clone());
             return NextChange::Nothing;
         };
+        // From the tail while it reaches far enough, without a read of the database.
         if revision > state.tail_after {
             let first = state.tail.partition_point(|batch| batch.revision < revision);
             let batch = state.tail.get(first).cloned();
@@ -161,6 +166,7 @@ impl Hub {
                 None => NextChange::Behind { after: revision.previous(), up_to: state.current },
             };
         }
+        // Compacted rows may be deleted at any moment, so the log is not read below this.
         if revision <= state.compacted {
             return NextChange::Compacted(state.compacted);
         }

@@ -58,6 +58,7 @@ impl Tables<'_, '_> {
     /// Renews a lease for its whole TTL, which is returned; none if it is gone.
     pub(super) fn renew(&mut self, id: LeaseId) -> Result<Option<Duration>, StoreError> {
         let Some((ttl_ms, _)) = self.lease_row(id)? else { return Ok(None) };
+        // Both clocks: after a reboot only the wall deadline has a meaning.
         let (deadline, wall_deadline) = (deadline_ms(self.now, ttl_ms), self.wall_ms.saturating_add(ttl_ms));
         self.sql.execute(Query::Renew, params![id.get(), deadline, wall_deadline])?;
         Ok(Some(duration(ttl_ms)))

@@ -76,6 +76,7 @@ pub(super) fn read_log(
         let mut at = after;
         while let Some(row) = rows.next()? {
             let revision = Revision(row.get(0)?);
+            // Only between revisions: a revision is delivered whole, also if it exceeds the limit.
             if revision != at {
                 let is_enough = revisions >= limit.batches || size >= limit.bytes;
                 if is_enough {
@@ -155,7 +156,7 @@ impl Tables<'_, '_> {
         Ok(())
     }
 
-    /// Moves the line up by one step if there is more history than must be kept; says whether it did.
+    /// Compacts one step of history if there is more than must be kept; returns whether it did.
     pub(super) fn retain(&mut self, retention: &Retention) -> Result<bool, StoreError> {
         let keep = i64::try_from(retention.revisions).unwrap_or(i64::MAX);
         let target = self.meta.revision.0.saturating_sub(keep).min(self.meta.compacted.0 + STEP_REVISIONS);
@@ -169,6 +170,7 @@ impl Tables<'_, '_> {
             })
             .map_err(before_commit)?;
         let since = floor_ms(self.now).saturating_sub(ceil_ms(retention.age));
+        // Too young: watchers were promised that history is kept this long.
         if newest.is_some_and(|(revision, at)| revision > self.meta.compacted.0 && at >= since) {
             return Ok(false);
         }
@@ -176,17 +178,17 @@ impl Tables<'_, '_> {
         Ok(true)
     }
 
-    /// How long until rows below the line may go; none if none are left there.
+    /// How long until rows below the compacted revision may be deleted; none if there are none.
     pub(super) fn sweep_in(&self) -> Option<Duration> {
         let due_ms = self.meta.compacted_at_ms.saturating_add(SWEEP_GRACE_MS);
         let wait = u64::try_from(due_ms.saturating_sub(floor_ms(self.now))).unwrap_or(0);
         (self.meta.swept < self.meta.compacted).then(|| Duration::from_millis(wait))
     }
 
-    /// Removes rows below the line that no read at or above it needs: one step of them.
+    /// Deletes one step of the rows below the compacted revision that no read at or above it needs.
     pub(super) fn sweep(&mut self) -> Result<(), StoreError> {
         let line = self.meta.compacted.0;
-        // Revisions may have jumped far ahead: a gap without rows is one step, however wide it is.
+        // Revisions may have jumped far ahead: a gap without rows is one step of any width.
         let first: Option<i64> = self
             .sql
             .with(Query::FirstAfter, |statement| {
@@ -202,6 +204,7 @@ impl Tables<'_, '_> {
             })
             .map_err(before_commit)?;
         let to = too_far.map_or(far, |too_far| far.min((too_far - 1).max(from + 1)));
+        // The newest version of a live key stays: a read at the compacted revision needs it.
         let useless: Vec<(i64, i64)> = self
             .sql
             .with(Query::Superseded, |statement| {

@@ -93,7 +93,7 @@ impl Occupancy {
     }
 
     /// Whether other files than those under the path now are in use there. Called inside the write lock, before SQLite opens them.
-    pub(super) fn look(&mut self, paths: &StorePaths) -> Result<Occupied, StoreError> {
+    pub(super) fn check(&mut self, paths: &StorePaths) -> Result<Occupied, StoreError> {
         let files = [
             FileIdentity::at(&paths.database)?,
             FileIdentity::at(&paths.wal)?,
@@ -104,6 +104,7 @@ impl Occupancy {
             // An incomplete set is in use by no process; whatever is marked is another set.
             _ => None,
         };
+        // Without a database there is no inode to check; the marks on the folders still count.
         if FileIdentity::at(&paths.database)?.is_some() {
             self.database = Some(Descriptor::open(&paths.database)?);
         }
@@ -113,6 +114,7 @@ impl Occupancy {
     /// Marks the files, and makes sure that no process marked others meanwhile. Called before anything is granted.
     pub(super) fn mark(&mut self, paths: &StorePaths, files: [FileIdentity; 3]) -> Result<(), StoreError> {
         let database = Descriptor::open(&paths.database)?;
+        // Exchanged between SQLite's open and this one.
         if database.identity != files[0] {
             return Err(StoreError::Replaced(StoreReplaced::Files));
         }
@@ -145,6 +147,7 @@ impl Occupancy {
             match &files {
                 None => spans.push((&folder.file, folder.first, end)),
                 Some(files) => {
+                    // Every offset but that of these files: processes with the same files share the store.
                     let own = offset(files);
                     spans.push((&folder.file, folder.first, own));
                     spans.push((&folder.file, folder.first + own + 1, end - own - 1));

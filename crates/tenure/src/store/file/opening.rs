@@ -52,6 +52,7 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
     let notifier = CommitNotifier::open(&paths.notifier);
 
     let time = &core.options.time;
+    // Deadlines count from boot, so they mean nothing under another boot id.
     let boot_id = time.boot_id()?;
     let sql = Statements::new(&connection);
     sql.execute(Query::BeginImmediate, [])?;
@@ -65,6 +66,7 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
         connection.query_row("SELECT boot_id FROM meta", [], |row| row.get(0)).map_err(before_commit)?;
     let is_new_boot = known_boot != boot_id;
     if is_new_boot {
+        // Before `reap`, which compares the deadlines with the time since this boot.
         tables.adopt_leases()?;
         connection.execute("UPDATE meta SET boot_id = ?1", [&boot_id]).map_err(before_commit)?;
     }
@@ -72,7 +74,7 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
     let database = FileIdentity::at(&paths.database)?.ok_or(StoreError::Replaced(StoreReplaced::Files))?;
     let is_copy = reserve.adopt(database)?;
     let why = match () {
-        () if is_new_boot => Some("the machine was started anew"),
+        () if is_new_boot => Some("the machine was rebooted"),
         () if is_store && found_wal.is_none() => {
             Some("the write-ahead log is missing, as after a use of sqlite3")
         }
@@ -88,12 +90,14 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
         let to = Revision(top.0.max(last.0).max(least));
         tracing::info!(store = %paths.database.display(), from = %meta.revision, %to, why, "revisions jumped, history restarted");
         tables.meta.revision = to;
+        // Watchers below must list again: the lost revisions are not in the log.
         tables.meta.compacted = to;
         tables.meta.compacted_at_ms = floor_ms(tables.now);
     }
     tables.reap()?;
     tables.write_meta()?;
     let meta = tables.meta;
+    // Before COMMIT, as for every write.
     reserve.ensure(meta.revision, meta.revision)?;
     sql.with(Query::Commit, |statement| statement.execute([])).map_err(of_commit)?;
     reserve.note(meta.revision);
@@ -115,7 +119,8 @@ pub(super) fn connect(core: &Arc<Core>) -> Result<Connection, StoreError> {
     let mut connection = schema::connect(&core.paths.database, core.options.durability)?;
     let waiting = core.clone();
     let mut since = Instant::now();
-    let patience = move |count: i32| {
+    // SQLite's own busy handler sleeps for up to 100 ms at a time, which is a long time within a lease.
+    let wait = move |count: i32| {
         if count == 0 {
             since = Instant::now();
             waiting.watchdog.arm();
@@ -123,7 +128,7 @@ pub(super) fn connect(core: &Arc<Core>) -> Result<Connection, StoreError> {
         std::thread::sleep((BUSY_SLEEP_MIN * count.unsigned_abs()).clamp(BUSY_SLEEP_MIN, BUSY_SLEEP_MAX));
         since.elapsed() < BUSY_AFTER && !waiting.is_over()
     };
-    connection.busy_handler(Some(patience)).map_err(before_commit)?;
+    connection.busy_handler(Some(wait)).map_err(before_commit)?;
     Ok(connection)
 }
 

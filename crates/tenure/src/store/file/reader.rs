@@ -42,10 +42,10 @@ fn serve_group(
     core: &Core,
     sql: &Statements<'_>,
     mut jobs: Vec<Job>,
-    look: impl FnOnce(&Statements<'_>) -> Result<Meta, StoreError>,
+    check: impl FnOnce(&Statements<'_>) -> Result<Meta, StoreError>,
 ) {
-    match read(core, sql, &mut jobs, look) {
-        Ok(Snapshot::Answers) => jobs.into_iter().for_each(Job::finish),
+    match read(core, sql, &mut jobs, check) {
+        Ok(Snapshot::Served) => jobs.into_iter().for_each(Job::finish),
         Ok(Snapshot::HasDueLease) => core.writes.join(jobs),
         Err(error) => {
             if error.is_fatal() {
@@ -59,7 +59,7 @@ fn serve_group(
 /// The outcome of a group of reads.
 enum Snapshot {
     /// They have their results.
-    Answers,
+    Served,
     /// A lease has ended, so no result may be sent yet.
     HasDueLease,
 }
@@ -68,20 +68,22 @@ fn read(
     core: &Core,
     sql: &Statements<'_>,
     jobs: &mut [Job],
-    look: impl FnOnce(&Statements<'_>) -> Result<Meta, StoreError>,
+    check: impl FnOnce(&Statements<'_>) -> Result<Meta, StoreError>,
 ) -> Result<Snapshot, StoreError> {
     let _snapshot = ReadTransaction::begin(sql)?;
-    let meta = look(sql)?;
+    // The first read fixes the snapshot. The files are checked inside it, so that a replaced database is never served.
+    let meta = check(sql)?;
     core.note_seen(meta.revision);
     let time = &core.options.time;
     let mut tables = Tables::new(sql, meta, time.boot(), time.wall_ms());
+    // Only a write can expire a lease, and a snapshot cannot write.
     if tables.has_due()? {
         return Ok(Snapshot::HasDueLease);
     }
     for job in jobs {
         job.run(&mut tables)?;
     }
-    Ok(Snapshot::Answers)
+    Ok(Snapshot::Served)
 }
 
 /// A snapshot, until it is dropped. While it is open, the write-ahead log grows.
@@ -99,7 +101,7 @@ impl Drop for ReadTransaction<'_, '_> {
         if !self.0.connection().is_autocommit()
             && let Err(error) = self.0.execute(Query::Commit, [])
         {
-            tracing::warn!(%error, "snapshot could not be ended");
+            tracing::warn!(%error, "snapshot not ended");
         }
     }
 }

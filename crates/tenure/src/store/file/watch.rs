@@ -60,6 +60,7 @@ impl FileWatch {
                         self.running.core.hub.delivered(self.id, revision);
                         return Some(Ok(WatchItem::Batch { revision, changes }));
                     }
+                    // Up to the end of the read, beyond the last selected change.
                     self.running.core.hub.delivered(self.id, up_to);
                     self.state = FileWatchState::Live;
                 }
@@ -79,6 +80,7 @@ impl FileWatch {
                     NextChange::Over(error) => return Some(Err(WatchError::Lost(error))),
                     NextChange::Compacted(at) => return Some(Err(WatchError::Compacted { at })),
                     NextChange::Batch(batch) => {
+                        // Also if none of its changes is selected: the watcher must not stay at this revision.
                         self.running.core.hub.delivered(self.id, batch.revision);
                         let changes = self.own(&batch.changes);
                         if !changes.is_empty() {
@@ -106,6 +108,7 @@ impl FileWatch {
     fn read(&self, after: Revision, up_to: Revision) -> oneshot::Receiver<Result<LogSlice, StoreError>> {
         let (select, previous) = (self.select.clone(), self.previous);
         let (job, answer) = Job::new(0, move |tables| {
+            // Inside the snapshot of the read: a compaction may have come after the check of the hub.
             if after < tables.compacted() {
                 return Err(StoreError::Compacted { at: Some(tables.compacted()) });
             }

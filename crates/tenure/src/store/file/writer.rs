@@ -56,10 +56,12 @@ fn serve(core: &Arc<Core>) -> Result<(), StoreError> {
         }
         match check_occupancy(core, &mut occupancy, until)? {
             Occupied::No => break turn,
+            // Released while sleeping: another opener may need the lock meanwhile.
             Occupied::ByOthers => drop(turn),
         }
         std::thread::sleep(POLL_EVERY);
     };
+    // Still inside the write lock that `turn` holds: no other process can create the store at the same time.
     let opened = open(core, &mut occupancy);
     // Kept with the handle, also if opening failed: SQLite may have the database open until the end of this function.
     core.keep_occupancy(occupancy);
@@ -95,7 +97,7 @@ fn serve(core: &Arc<Core>) -> Result<(), StoreError> {
 /// Whether processes use other files that had the path of this store. Called inside the write lock.
 fn check_occupancy(core: &Core, occupancy: &mut Occupancy, until: Instant) -> Result<Occupied, StoreError> {
     core.paths.refuse_second_names()?;
-    let occupied = occupancy.look(&core.paths)?;
+    let occupied = occupancy.check(&core.paths)?;
     if occupied == Occupied::ByOthers && Instant::now() >= until {
         let path = core.paths.database.display();
         let reason = format!("processes still use files of a store that were removed or renamed at {path}");
@@ -158,6 +160,7 @@ impl Writer<'_> {
             // The transaction failed before any job was taken: all jobs would fail in the same way.
             self.core.writes.take(usize::MAX, usize::MAX).into_iter().for_each(|job| job.fail(error.clone()));
         }
+        // An ambiguous COMMIT must not be repeated: it may have been applied.
         let is_settled = jobs.len() <= 1 || error.is_fatal() || error.is_ambiguous();
         for mut job in jobs {
             if is_settled {
@@ -220,17 +223,21 @@ impl Writer<'_> {
         let turn = queue.wait(|| core.watchdog.arm())?;
         // The store may have been lost while this thread waited; that reason is reported, not `Closed`.
         core.check_open()?;
+        // Immediate, so that the first read already holds SQLite's lock: a deferred transaction could fail at its first write.
         sql.execute(Query::BeginImmediate, [])?;
         let mut transaction = OpenTransaction { sql, is_done: false };
 
+        // Inside the lock and before any row is used: the files, the identity of the store, and that no revision was lost.
         files.check()?;
         let meta = Meta::read(sql)?;
         meta.check(store_id, core.seen())?;
         let time = &core.options.time;
         let mut tables = Tables::new(sql, meta, time.boot(), time.wall_ms());
+        // Before the work: it must not see, compare with or renew a lease that has ended.
         tables.reap()?;
         work(&mut tables)?;
         tables.write_meta()?;
+        // Before COMMIT: a committed revision above the reserved one could be used twice after a power loss.
         if tables.has_revisions() {
             reserve.ensure(tables.revision_before(), tables.meta.revision)?;
         }
@@ -243,8 +250,10 @@ impl Writer<'_> {
             notifier.notify();
         }
         *sweep_in = tables.sweep_in();
+        // Only now: a turn that failed is no progress, and must not keep waiting processes patient.
         turn.succeed();
         core.note_seen(meta.revision);
+        // A sooner deadline than the follower sleeps for.
         if core.note_deadline(deadline_ms) {
             core.wake_follower();
         }
@@ -265,6 +274,7 @@ impl Writer<'_> {
 /// Runs jobs one after another, each as a revision of its own.
 fn run_all(jobs: &mut [Job], tables: &mut Tables<'_, '_>) -> Result<(), StoreError> {
     for job in jobs {
+        // A refused job has written nothing, so the others of the group can go on.
         job.run(tables)?;
         tables.seal();
     }

@@ -56,7 +56,7 @@ async fn make_golden_file() {
     assert_eq!(last.0, first.0 + 6);
     store.close().await;
     // Closing leaves everything in one file.
-    assert_eq!(std::fs::metadata(home.beside("-wal")).unwrap().len(), 0);
+    assert_eq!(std::fs::metadata(home.side_file("-wal")).unwrap().len(), 0);
     if let Some(path) = std::env::var_os("TENURE_GOLDEN") {
         std::fs::copy(home.path(), path).unwrap();
     }

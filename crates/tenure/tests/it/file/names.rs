@@ -9,7 +9,7 @@ use tenure::session::Session;
 use tenure::store::{Get, LeaseChoice, Store, StoreError, StoreReplaced, UnusableStore};
 use tokio::time::timeout;
 
-use super::child::Process;
+use super::child::ChildProcess;
 use super::{Home, PATIENCE, options};
 
 /// What is done to the files of a store; returns the path under which the next process opens one.
@@ -82,8 +82,8 @@ const DAMAGES: [(&str, Damage); 8] = [
 async fn second_owner_is_refused_while_holder_lives() {
     join_all(DAMAGES.map(|(what, damage)| async move {
         let home = Home::new();
-        let mut holder = Process::start("keep", &home.path());
-        let held: i64 = holder.hear().await.unwrap().parse().unwrap();
+        let mut holder = ChildProcess::start("keep", &home.path());
+        let held: i64 = holder.next_report().await.unwrap().parse().unwrap();
         holder.signal(rustix::process::Signal::STOP);
         let path = damage(&home);
         let refused = options().open(&path).await;
@@ -121,7 +121,7 @@ async fn renamed_files_end_session_at_once() {
     }
 }
 
-/// A process whose store was lost stays marked while a holder in it may still act, and no longer.
+/// A process that has lost its store stays marked while a holder in it may still act, and no longer.
 #[tokio::test]
 async fn lost_handle_blocks_path_until_leases_end() {
     let home = Home::new();
@@ -240,9 +240,9 @@ async fn planted_links_change_nothing_outside_the_store() {
             std::fs::write(&victim, "precious").unwrap();
             let before = std::fs::metadata(&victim).unwrap();
             if is_hard {
-                std::fs::hard_link(&victim, home.beside(suffix)).unwrap();
+                std::fs::hard_link(&victim, home.side_file(suffix)).unwrap();
             } else {
-                std::os::unix::fs::symlink(&victim, home.beside(suffix)).unwrap();
+                std::os::unix::fs::symlink(&victim, home.side_file(suffix)).unwrap();
             }
             let opened = options().open(home.path()).await;
             assert_eq!(opened.is_ok(), suffix == ".bell", "{suffix}: {opened:?}");
@@ -265,8 +265,8 @@ async fn side_file_of_another_user_is_refused() {
         let folder = home.path().parent().unwrap().to_owned();
         std::fs::create_dir(&folder).unwrap();
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o1777)).unwrap();
-        std::fs::write(home.beside(suffix), "").unwrap();
-        if let Err(error) = std::os::unix::fs::chown(home.beside(suffix), Some(OTHER), None) {
+        std::fs::write(home.side_file(suffix), "").unwrap();
+        if let Err(error) = std::os::unix::fs::chown(home.side_file(suffix), Some(OTHER), None) {
             eprintln!("skipped: chown needs root: {error}");
             return;
         }
@@ -287,8 +287,8 @@ async fn garbage_in_notifier_keeps_store_usable() {
         let store = home.store().await;
         let before = store.put("/a", "").await.unwrap();
         store.close().await;
-        std::fs::remove_file(home.beside(".bell")).unwrap();
-        std::fs::write(home.beside(".bell"), garbage).unwrap();
+        std::fs::remove_file(home.side_file(".bell")).unwrap();
+        std::fs::write(home.side_file(".bell"), garbage).unwrap();
         let store = home.store().await;
         assert_eq!(store.put("/a", "").await.unwrap(), before.next());
     }

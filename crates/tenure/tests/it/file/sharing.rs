@@ -13,7 +13,7 @@ use tenure::store::{
 use tenure_core::time::Moment;
 use tokio::time::timeout;
 
-use super::child::Process;
+use super::child::ChildProcess;
 use super::{Home, PATIENCE, options};
 
 /// The next revision of a watch.
@@ -121,7 +121,7 @@ async fn readers_do_not_wait_for_writers() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "1").await.unwrap();
-    let mut holder = Process::start("hold", &home.path());
+    let mut holder = ChildProcess::start("hold", &home.path());
     holder.expect("holding").await;
     let began = Instant::now();
     assert_eq!(store.get_key("/a").await.unwrap().unwrap().value, "1");
@@ -161,13 +161,13 @@ async fn commit_without_notification_is_seen_within_100_ms() {
     assert!(late[5] < Duration::from_millis(100), "{late:?}");
 }
 
-/// X08. Everybody sees the end of a lease at the same instant, and one of them brings it about.
+/// X08. All processes see the end of a lease at the same instant, and one of them deletes its keys.
 #[tokio::test]
 async fn eight_processes_expire_each_lease_once() {
     const LEASES: u64 = 100;
     let home = Home::new();
     let store = home.store().await;
-    let mut others: Vec<Process> = (0..8).map(|_| Process::start("watch", &home.path())).collect();
+    let mut others: Vec<Process> = (0..8).map(|_| ChildProcess::start("watch", &home.path())).collect();
     for other in &mut others {
         other.expect("watching").await;
     }
@@ -217,8 +217,8 @@ async fn expired_key_is_hidden_from_first_read() {
         assert!(matches!(store.renew(grant.id).await.unwrap(), tenure::store::Renewal::Gone));
         assert!(store.lease(grant.id).await.unwrap().is_none());
     }
-    let mut holder = Process::start("lease", &home.path());
-    let deadline = holder.hear().await.unwrap().parse().unwrap();
+    let mut holder = ChildProcess::start("lease", &home.path());
+    let deadline = holder.next_report().await.unwrap().parse().unwrap();
     holder.kill().await;
     store.close().await;
     let deadline = Moment::after_origin(Duration::from_nanos(deadline));
@@ -232,8 +232,9 @@ async fn expired_key_is_hidden_from_first_read() {
 #[tokio::test]
 async fn lease_outlives_its_process_by_ttl() {
     let home = Home::new();
-    let mut holder = Process::start("lease", &home.path());
-    let deadline = Moment::after_origin(Duration::from_nanos(holder.hear().await.unwrap().parse().unwrap()));
+    let mut holder = ChildProcess::start("lease", &home.path());
+    let deadline =
+        Moment::after_origin(Duration::from_nanos(holder.next_report().await.unwrap().parse().unwrap()));
     holder.kill().await;
     let store = home.store().await;
     let revision = store.get(Get::key("/held")).await.unwrap().revision;
@@ -296,7 +297,7 @@ async fn old_history_is_removed_in_steps() {
 #[tokio::test]
 async fn close_joins_threads_and_drop_ends_them() {
     let home = Home::new();
-    let mut other = Process::start("threads", &home.path());
+    let mut other = ChildProcess::start("threads", &home.path());
     other.expect("4 while open").await;
     other.expect("none after close").await;
     other.expect("none after drop").await;

@@ -16,8 +16,8 @@ const TTL: Duration = Duration::from_secs(10);
 /// What a session with that TTL keeps back.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// A session of `who`, whose waits are not scattered.
-fn session(world: &World, who: &str) -> Session {
+/// A session of the process `name`, with retries without jitter.
+fn session(world: &World, name: &str) -> Session {
     let retry = Backoff {
         growth: Growth::Constant,
         initial: s(1),
@@ -28,8 +28,8 @@ fn session(world: &World, who: &str) -> Session {
     Session::options()
         .ttl(TTL)
         .retry(retry)
-        .clock(world.process(who).clock())
-        .open(world.process(who).store())
+        .clock(world.process(name).clock())
+        .open(world.process(name).store())
         .unwrap()
 }
 
@@ -37,7 +37,7 @@ fn state(session: &Session) -> SessionState {
     session.state().borrow().clone()
 }
 
-/// When, in the world's time, the session says so.
+/// When, in the world's time, the session reports it.
 async fn when(world: &World, session: &Session, is_wanted: impl Fn(&SessionState) -> bool) -> Duration {
     let mut state = session.state();
     tokio::time::timeout(s(60), state.wait_for(|state| is_wanted(state))).await.unwrap().unwrap();
@@ -60,7 +60,7 @@ async fn partitioned_session_is_lost_before_lease_ends() {
     let mut watch = watch_all(&world.process("onlooker").store()).await;
     world.process("a").partition();
     let suspect = when(&world, &session, |state| matches!(state, SessionState::Suspect { .. })).await;
-    // The next renewal comes a third later, and is given up after three seconds at the latest.
+    // The next renewal comes a third of the TTL later, and times out after three seconds at the latest.
     let asked_at = renewed_at + ms(3_334);
     assert!(asked_at < suspect && suspect <= asked_at + s(3), "{suspect:?}");
     let lost = when(&world, &session, is_lost).await;
@@ -69,7 +69,7 @@ async fn partitioned_session_is_lost_before_lease_ends() {
         renewed_at + TTL - MARGIN,
         "counted from the sending of the last renewal that was answered"
     );
-    assert_eq!(deletes(&world, &mut watch).await, 0, "told before anybody else can know");
+    assert_eq!(deletes(&world, &mut watch).await, 0, "reported before another process can see it");
     world.advance(MARGIN + ms(1)).await;
     assert_eq!(deletes(&world, &mut watch).await, 1);
     let SessionState::Lost { why } = state(&session) else { panic!("{:?}", state(&session)) };
@@ -170,7 +170,7 @@ async fn paused_session_is_lost_before_it_acts() {
     states.mark_unchanged();
     world.process("a").pause();
     world.advance(s(60)).await;
-    assert!(!states.has_changed().unwrap(), "whoever is stopped learns nothing");
+    assert!(!states.has_changed().unwrap(), "a paused process sees no change");
     assert_eq!(world.process("onlooker").store().get_key("/r/a").await.unwrap(), None);
     let mut watch = watch_all(&world.process("onlooker").store()).await;
     let told = tokio::spawn(async move { states.wait_for(is_lost).await.is_ok() });
