@@ -155,7 +155,7 @@ fn a_claim_that_fails_says_why_at_once_and_harms_no_other() {
             if name == "b" {
                 "ours - -"
             } else if name == "gone" {
-                "Gone"
+                "TaskGone"
             } else {
                 "Taken"
             }
@@ -279,7 +279,7 @@ fn whoever_was_faster_fails_all_once_and_then_each_is_asked_for_itself_for_a_whi
     assert_eq!(world.settle(&mut request), 2);
     let mut habit = ClaimModeHistory::default();
     habit.learn(&request);
-    assert_eq!(words(&request.into_replies()), ["ours - -", "Taken", "Gone", "ours - -"]);
+    assert_eq!(words(&request.into_replies()), ["ours - -", "Taken", "TaskGone", "ours - -"]);
     let apart = (0..).take_while(|_| habit.next_reading() == ClaimReadMode::Together).count();
     assert_eq!(apart, usize::try_from(APART_FOR).unwrap());
 }
@@ -291,7 +291,7 @@ fn a_lease_that_is_over_ends_only_its_own_claims() {
     let checkpoint_requests = vec![(first, LeaseId::new(99).unwrap()), second];
     let mut request = ClaimBatch::new(checkpoint_requests, ClaimReadMode::Bundled);
     assert_eq!(world.settle(&mut request), 2);
-    assert_eq!(words(&request.into_replies()), ["LeaseOver", "ours - -"]);
+    assert_eq!(words(&request.into_replies()), ["LeaseLost", "ours - -"]);
 }
 
 #[test]
