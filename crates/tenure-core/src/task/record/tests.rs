@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::retry::ErrorRate;
+use super::super::retry::Retry;
 use super::*;
 
 fn node() -> NodeId {
@@ -108,16 +108,16 @@ fn fault_counts_once_when_task_fails() {
 #[test]
 fn stored_fault_is_decided_by_next_owner() {
     let mut task = StateRecord { state: TaskStatus::Fault, ..StateRecord::default() };
-    assert_eq!(task.settle(Timestamp(0), &node(), &ErrorRate::default()), Applied::Changed);
+    assert_eq!(task.settle(Timestamp(0), &node(), &Retry::default()), Applied::Changed);
     assert_eq!(task.state, TaskStatus::Sleeping { until: Timestamp(600_000) });
-    assert_eq!(task.settle(Timestamp(0), &node(), &ErrorRate::default()), Applied::Same);
+    assert_eq!(task.settle(Timestamp(0), &node(), &Retry::default()), Applied::Same);
 }
 
 #[test]
 fn illegal_failure_changes_nothing() {
     let before = StateRecord { state: TaskStatus::Paused, ..StateRecord::default() };
     let mut task = before.clone();
-    assert!(task.fail("late", Timestamp(5), &node(), &ErrorRate::default()).is_err());
+    assert!(task.fail("late", Timestamp(5), &node(), &Retry::default()).is_err());
     assert_eq!(task, before);
 }
 
