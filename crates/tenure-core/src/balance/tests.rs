@@ -102,8 +102,8 @@ impl BalanceCase {
     }
 
     fn released(&self, balancer: &mut dyn Balancer) -> Vec<u64> {
-        let partings = planned_releases(balancer, &self.loads());
-        partings.iter().map(|parting| parting.task.as_str()[1..].parse().unwrap()).collect()
+        let releases = planned_releases(balancer, &self.loads());
+        releases.iter().map(|release| release.task.as_str()[1..].parse().unwrap()).collect()
     }
 }
 

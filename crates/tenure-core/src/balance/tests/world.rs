@@ -18,7 +18,7 @@ type NewBalancer = fn() -> Box<dyn Balancer>;
 
 struct WorldWorker {
     balancer: Box<dyn Balancer>,
-    crowd: WorkerLoads,
+    workers: WorkerLoads,
     own: OwnedTasks,
     cooldowns: Cooldowns,
 }
@@ -65,7 +65,7 @@ impl BalanceWorld {
     fn join(&mut self, name: &str) {
         let worker = WorldWorker {
             balancer: (self.new_balancer)(),
-            crowd: WorkerLoads::new(),
+            workers: WorkerLoads::new(),
             own: OwnedTasks::new(),
             cooldowns: Cooldowns::new(),
         };
@@ -104,19 +104,19 @@ impl BalanceWorld {
         self.turns += 1;
         for me in &names {
             let worker = self.workers.get_mut(me).unwrap();
-            for gone in worker.crowd.iter().map(|(node, _)| node.clone()).collect::<Vec<_>>() {
+            for gone in worker.workers.iter().map(|(node, _)| node.clone()).collect::<Vec<_>>() {
                 if !names.contains(&gone) {
-                    worker.crowd.remove(&gone);
+                    worker.workers.remove(&gone);
                 }
             }
             for (node, load) in &seen {
-                worker.crowd.set(node, *load, now);
+                worker.workers.set(node, *load, now);
             }
             let used = worker.own.len() as u64;
             let resource = Some(ResourceUsage { used, total: self.room, read_at: now });
             for (task, since) in &offers {
                 let waited = Duration::from_millis((self.step - since) * STEP_MS);
-                let rank = worker.crowd.rank(me, task);
+                let rank = worker.workers.rank(me, task);
                 if !self.unowned_since.contains_key(task)
                     || waited < Duration::from_millis((rank as u64 * STEP_MS).min(1_000))
                 {
@@ -128,7 +128,7 @@ impl BalanceWorld {
                 let offer = Claimable { task, record, weight, class, rank, unowned_for, waited };
                 let cluster = ClusterLoad {
                     me,
-                    workers: &worker.crowd,
+                    workers: &worker.workers,
                     unowned: &unowned,
                     claiming: &claiming,
                     own: &worker.own,
@@ -147,7 +147,7 @@ impl BalanceWorld {
             if self.step.is_multiple_of(4) {
                 let cluster = ClusterLoad {
                     me,
-                    workers: &worker.crowd,
+                    workers: &worker.workers,
                     unowned: &unowned,
                     claiming: &claiming,
                     own: &worker.own,
@@ -157,10 +157,10 @@ impl BalanceWorld {
                     now,
                 };
                 let cap = worker.own.len().div_ceil(10).max(1);
-                for parting in planned_releases(worker.balancer.as_mut(), &cluster).into_iter().take(cap) {
-                    worker.own.remove(&parting.task).expect("it has what it gives away");
-                    worker.cooldowns.note(&parting.task, COOLDOWN, ReleasedBy::Node, now);
-                    self.unowned_since.insert(parting.task, self.step);
+                for release in planned_releases(worker.balancer.as_mut(), &cluster).into_iter().take(cap) {
+                    worker.own.remove(&release.task).expect("it has what it gives away");
+                    worker.cooldowns.note(&release.task, COOLDOWN, ReleasedBy::Node, now);
+                    self.unowned_since.insert(release.task, self.step);
                     self.moves += 1;
                 }
             }
@@ -334,7 +334,7 @@ proptest! {
         let world = play(|| Box::new(Rendezvous::new()), &acts, &[], LeaveTiming::WhenAllIsQuiet);
         for (name, worker) in &world.workers {
             for (task, _) in worker.own.iter() {
-                prop_assert_eq!(worker.crowd.meant(task, Class::ANY, None), Some(name));
+                prop_assert_eq!(worker.workers.meant(task, Class::ANY, None), Some(name));
             }
         }
     }

@@ -28,10 +28,10 @@ fn late_enter_without_guard_leaves_a_key() {
 /// An enter is taken for lost, its key is left, and the enter arrives a minute later.
 fn late_enter() -> QueueWorld {
     let mut world = QueueWorld::new(1);
-    world.fault = RequestFault::Late;
+    world.fault = QueueFault::Late;
     let id = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fault = RequestFault::Works;
+    world.fault = QueueFault::Works;
     world.leave(0, id);
     world.pass(Duration::from_secs(60));
     assert_eq!(world.queue_keys(), 0);
@@ -44,10 +44,10 @@ fn late_enter() -> QueueWorld {
 #[test]
 fn changed_guard_delays_other_enters_and_loses_none() {
     let mut world = QueueWorld::new(1);
-    world.fault = RequestFault::Late;
+    world.fault = QueueFault::Late;
     let first = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fault = RequestFault::Works;
+    world.fault = QueueFault::Works;
     let second = world.enter(0, LockMode::Exclusive);
     world.leave(0, first);
     world.settle();
