@@ -22,15 +22,15 @@ use crate::error::{Cause, StoreError};
 use crate::id::NodeId;
 use crate::record::Timestamp;
 
-pub use command::{CommandError, ReplacedCommand, SendCommand};
+pub use command::{ReplacedCommand, SendCommand, SendCommandError};
 pub use delete::{DeleteError, DeleteTask, Deleted};
 pub use forget::{ForgetError, ForgetTask};
 pub use keys::{TaskFound, TaskKeys, attempts_and_props};
 pub use listing::{ReadAllStates, TaskStates, read_states, state_keys};
-pub use node_command::{NodeCommandError, SendNodeCommand, unfreeze_absent};
-pub use read::{CommandReply, ReadCommandReply, ReadEffort, ReadTask};
+pub use node_command::{SendNodeCommand, SendNodeCommandError, unfreeze_absent};
+pub use read::{CommandReadback, ReadCommandReply, ReadEffort, ReadTask};
 pub use retry::{RetryError, RetryTask};
-pub use submit::{InvalidProps, InvalidText, NewTask, PROPS_BYTES_MAX, SubmitError, SubmitTasks, Submitted};
+pub use submit::{InvalidText, PROPS_BYTES_MAX, SubmitTaskError, SubmitTasks, TaskSpec, check_texts};
 pub use write::{Settled, TaskExchange, TaskWrite};
 
 /// How often a client reads again because another one changed what it was about to change. Each turn means that another client got through,

@@ -3,6 +3,7 @@
 //! Everything here is thin: it checks names and passes them to the modules that do the work.
 
 mod builder;
+mod tasks;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +16,6 @@ use bytes::Bytes;
 use tenure_core::id::{ElectionName, InvalidName, LockName, Namespace, NodeId, RegistryKey, ServiceName};
 use tenure_core::layout::{Key, Layout};
 
-use crate::client::{Client, NewTask, SubmitError, Submitted};
 use crate::closing::Closing;
 use crate::election::{Election, Elections, LocalTerms};
 use crate::error::{CloseError, ConnectError};
@@ -29,7 +29,7 @@ use crate::service::{Service, Services};
 use crate::session::{Health, Register, Session};
 use crate::snapshot::SnapshotRequest;
 use crate::store::Store;
-use crate::worker::WorkerBuilder;
+use crate::task::access::TaskAccess;
 
 pub use builder::{Source, TenureBuilder};
 
@@ -101,6 +101,8 @@ pub struct Tenure {
 struct TenureShared {
     session: Session,
     identity: Identity,
+    /// The sender of commands; the name of the identity otherwise.
+    sender: Option<NodeId>,
     /// Whether `close` closes the store: a store that was given open may have other users.
     owns_store: bool,
     terms: LocalTerms,
@@ -116,7 +118,7 @@ struct Scope {
     layout: Layout,
     locks: Locks,
     elections: Elections,
-    client: Client,
+    tasks: TaskAccess,
 }
 
 impl Tenure {
@@ -138,10 +140,15 @@ impl Tenure {
         TenureBuilder::default()
     }
 
-    fn new(session: Session, namespace: Namespace, identity: Identity, owns_store: bool) -> Tenure {
+    fn new(
+        session: Session,
+        namespace: Namespace,
+        (identity, sender): (Identity, Option<NodeId>),
+        owns_store: bool,
+    ) -> Tenure {
         let scopes = Mutex::default();
         let (terms, closing) = (LocalTerms::default(), Closing::default());
-        let shared = Arc::new(TenureShared { session, identity, owns_store, terms, closing, scopes });
+        let shared = Arc::new(TenureShared { session, identity, sender, owns_store, terms, closing, scopes });
         let scope = shared.scope(namespace);
         Tenure { shared, scope }
     }
@@ -152,7 +159,7 @@ impl Tenure {
     ///
     /// [`InvalidName`](crate::InvalidName) if no namespace has such a name.
     pub fn on_session(session: &Session, namespace: impl IntoId<Namespace>) -> Result<Tenure, InvalidName> {
-        Ok(Tenure::new(session.clone(), namespace.into_id()?, identity::current(), false))
+        Ok(Tenure::new(session.clone(), namespace.into_id()?, (identity::current(), None), false))
     }
 
     /// A handle on another namespace, on the same session.
@@ -260,29 +267,6 @@ impl Tenure {
         services.clock(self.shared.session.clock().clone())
     }
 
-    /// Submits a task.
-    ///
-    /// # Errors
-    ///
-    /// See [`SubmitError`].
-    ///
-    /// # Cancellation
-    ///
-    /// The task may have been submitted or not.
-    pub async fn submit(&self, task: NewTask) -> Result<Submitted, SubmitError> {
-        self.scope.client.submit(task).await
-    }
-
-    /// The tasks of the namespace: reading, commands, waiting for their end.
-    pub fn tasks(&self) -> Client {
-        self.scope.client.clone()
-    }
-
-    /// A worker that claims and runs tasks of the namespace, about to be started.
-    pub fn worker(&self, node: impl IntoId<NodeId>) -> WorkerBuilder {
-        WorkerBuilder::new(self.clone(), node.into_id())
-    }
-
     /// What happened in the namespace, from the history that the store keeps.
     pub fn events(&self) -> Events {
         Events::new(self.store(), &self.scope.namespace).clock(self.shared.session.clock().clone())
@@ -372,15 +356,8 @@ impl TenureShared {
 
 impl Scope {
     fn open(shared: &TenureShared, namespace: Namespace) -> Scope {
-        let TenureShared { session, identity, terms, closing, .. } = shared;
-        let client = Client::new(session.store().clone(), &namespace)
-            .clock(session.clock().clone())
-            .identity(identity.clone());
-        // A name that cannot be the sender of a command is replaced by the one that the client has anyway.
-        let client = match NodeId::parse(&identity.name()) {
-            Ok(name) => client.named(name),
-            Err(_) => client,
-        };
+        let TenureShared { session, identity, sender, terms, closing, .. } = shared;
+        let process = (sender.clone(), identity.clone());
         Scope {
             layout: Layout::new(&namespace),
             locks: Locks::new(session, &namespace).identity(identity.clone()),
@@ -388,7 +365,7 @@ impl Scope {
                 .identity(identity.clone())
                 .terms(terms)
                 .closing(closing),
-            client,
+            tasks: TaskAccess::new(session.store(), session.clock(), &namespace, process),
             namespace,
         }
     }

@@ -157,9 +157,8 @@ impl WaiterHandle {
         let (_, token) = self.stored()?;
         let listed = self.shared.store.list(Selection::Prefix(self.queue.clone())).await;
         let page = listed.inspect_err(|error| debug!(%error, "queue not read")).ok()?;
-        let is_ahead = |pair: &&KeyValue| {
-            queue_key_of(&self.queue, &pair.key).is_some() && pair.created < token.0
-        };
+        let is_ahead =
+            |pair: &&KeyValue| queue_key_of(&self.queue, &pair.key).is_some() && pair.created < token.0;
         let ahead = page.pairs.iter().filter(is_ahead).count();
         Some(QueuePosition { ahead, holder: self.first_holder().await })
     }

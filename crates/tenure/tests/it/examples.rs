@@ -272,6 +272,25 @@ fn once_a_day_runs_in_one_process() {
 }
 
 #[test]
+fn worker_fleet_imports_and_retries() {
+    on_file_and_etcd(|address| {
+        let output = RunningExample::start("worker_fleet", &[address]).finish();
+        for line in [
+            "eu-1 paused it",
+            "imported 500 rows of a.csv",
+            "import-1 is completed",
+            "3 mails are completed",
+            "0 killed, 0 failed",
+        ] {
+            assert!(output.iter().any(|printed| printed == line), "{line}: {output:?}");
+        }
+        let retried =
+            output.iter().filter(|line| line.starts_with("sent to ") && line.ends_with("attempt 2"));
+        assert_eq!(retried.count(), 1, "{output:?}");
+    });
+}
+
+#[test]
 fn scheduler_health_reports_the_leader() {
     on_file_and_etcd(|address| {
         let output = RunningExample::start("scheduler_health", &[address, "web-1"]).finish();

@@ -163,7 +163,10 @@ async fn marked_instances_are_not_picked() {
     let _a = register(&services, &session, &web, "a").await.unwrap();
     let _b = register(&services, &session, &web, "b").await.unwrap();
     let picker = services.service(&session, &web).picker().await.unwrap();
-    tokio::time::timeout(PATIENCE, picker.view().clone().wait_for(|all| all.len() == 2)).await.unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, picker.view().clone().wait_for(|all| all.len() == 2))
+        .await
+        .unwrap()
+        .unwrap();
     let (a, b) = (InstanceId::parse("a").unwrap(), InstanceId::parse("b").unwrap());
     picker.mark_down(&a, Duration::from_secs(60));
     let picks = || [picker.round_robin(), picker.random(), picker.for_key("k"), picker.pick_by(0)];

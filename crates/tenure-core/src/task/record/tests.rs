@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::retry::ErrorRate;
+use super::super::retry::Retry;
 use super::*;
 
 fn node() -> NodeId {
@@ -104,16 +104,16 @@ fn a_fault_counts_once_and_giving_up_is_no_second_one() {
 #[test]
 fn a_fault_found_in_the_store_is_decided_by_whoever_finds_it() {
     let mut task = StateRecord { state: TaskStatus::Fault, ..StateRecord::default() };
-    assert_eq!(task.settle(Timestamp(0), &node(), &ErrorRate::default()), Applied::Changed);
+    assert_eq!(task.settle(Timestamp(0), &node(), &Retry::default()), Applied::Changed);
     assert_eq!(task.state, TaskStatus::Sleeping { until: Timestamp(600_000) });
-    assert_eq!(task.settle(Timestamp(0), &node(), &ErrorRate::default()), Applied::Same);
+    assert_eq!(task.settle(Timestamp(0), &node(), &Retry::default()), Applied::Same);
 }
 
 #[test]
 fn a_failure_of_a_task_that_takes_none_changes_nothing() {
     let before = StateRecord { state: TaskStatus::Paused, ..StateRecord::default() };
     let mut task = before.clone();
-    assert!(task.fail("late", Timestamp(5), &node(), &ErrorRate::default()).is_err());
+    assert!(task.fail("late", Timestamp(5), &node(), &Retry::default()).is_err());
     assert_eq!(task, before);
 }
 

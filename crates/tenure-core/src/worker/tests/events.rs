@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::world::WorkerWorld;
 use crate::audit::AuditEntry;
-use crate::client::{DeleteTask, NewTask, Origin, SendCommand, SendNodeCommand, SubmitError, SubmitTasks};
+use crate::client::{
+    DeleteTask, Origin, SendCommand, SendNodeCommand, SubmitTaskError, SubmitTasks, TaskSpec,
+};
 use crate::command::NodeCommand;
 use crate::error::{Cause, StoreError};
 use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
@@ -64,7 +66,7 @@ impl WorkerWorld {
     pub(super) fn submit(&mut self, name: &str) {
         let id = task(name);
         let mut submit = SubmitTasks::default();
-        submit.push(&self.layout, NewTask::new(id.clone()), "nonce".to_owned(), self.wall());
+        submit.push(&self.layout, TaskSpec::new(id.clone()), "nonce".to_owned(), self.wall());
         while !submit.is_done() {
             let replies: Vec<_> = submit.txns().iter().map(|txn| self.store.apply(txn, self.now)).collect();
             submit.handle(replies);
@@ -75,7 +77,7 @@ impl WorkerWorld {
                 self.deleted.remove(&id);
                 self.submitted.insert(id);
             }
-            [Err(SubmitError::Exists)] => {}
+            [Err(SubmitTaskError::Exists(_) | SubmitTaskError::Finished(_))] => {}
             other => panic!("{other:?}"),
         }
     }

@@ -15,7 +15,7 @@ use crate::record::{MemberRecord, MemberState, NodeLoad, Record};
 use crate::revision::Token;
 use crate::snapshot::SnapshotDiff;
 use crate::task::TaskStatus;
-use crate::task::retry::ErrorRate;
+use crate::task::retry::Retry;
 use crate::time::Moment;
 use crate::worker::{
     FeedId, HandlerEnd, HandlerStart, RetentionStep, WorkerConfig, WorkerEvent, WorkerInput, WorkerMachine,
@@ -79,7 +79,7 @@ pub(super) struct WorkerProcess {
 impl WorkerProcess {
     pub(super) fn new(config: WorkerConfig, layout: Layout) -> WorkerProcess {
         let machine =
-            WorkerMachine::new(config.clone(), layout, Box::new(Fair::new()), Box::new(ErrorRate::default()));
+            WorkerMachine::new(config.clone(), layout, Box::new(Fair::new()), Box::new(Retry::default()));
         WorkerProcess {
             config,
             machine,
