@@ -3,8 +3,9 @@
 //! A client holds nothing: no lease, no session. So every protocol here reads what is there, writes under the condition that it is still so,
 //! and starts again if another client was faster.
 //!
-//! **Invariant** (G6): a request whose reply was lost is settled by what it left behind: the nonce of a submission, the id of a command, the
-//! create revision of a task, the revision or the history of a state. Where that is not certain, the result is *unknown*.
+//! **Invariant** (G6): an ambiguous request is resolved by what it has stored: the nonce of a
+//! submission, the id of a command, the create revision of a task, the revision or the history of a
+//! state. Where that is not certain, the result is *unknown*.
 
 mod command;
 mod delete;

@@ -156,7 +156,7 @@ impl Etcd {
         addrs.join(",")
     }
 
-    /// What the binary says it is.
+    /// The version that the binary reports.
     pub fn version(&self) -> EtcdVersion {
         self.version
     }
@@ -182,7 +182,8 @@ impl Etcd {
         }
     }
 
-    /// From now on nothing that one member says comes to the other, until [`Etcd::mend_wires`]. The other direction is another wire.
+    /// From now on no message of one member reaches the other, until [`Etcd::mend_wires`]. The
+    /// other direction is separate.
     ///
     /// # Panics
     /// Unless it was started with [`Builder::peer_wires`].

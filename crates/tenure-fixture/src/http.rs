@@ -1,4 +1,5 @@
-//! One HTTP request on one connection, by hand: enough for `/health`, `/metrics` and etcd's JSON gateway.
+//! A minimal HTTP client, one request on one connection: enough for `/health`, `/metrics` and
+//! etcd's JSON gateway.
 //!
 //! HTTP/1.0 on purpose: the server closes after the answer and never sends chunks, so the body is
 //! whatever follows the headers.

@@ -68,7 +68,7 @@ pub use tenure_core::snapshot::FeedItem;
 ///
 /// # Cancellation
 ///
-/// Nothing is lost when a future of `next` is dropped: a listing goes on where it was. Dropping the feed ends its watch.
+/// Nothing is lost when a future of `next` is dropped: a listing continues where it was. Dropping the feed ends its watch.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The store: a few verbs that every engine understands in the same way.
+//! The store: the contract that every engine implements in the same way.
 //!
 //! An [`Engine`] is what implementors write; a [`Store`] is the cheap, clonable handle that everyone else uses, whatever
 //! the engine behind it. What the verbs promise is written at each of them, and checked case by case by the conformance suite.
@@ -116,7 +116,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Watches keys: each revision exactly once, whole, in order, without gaps after `start`.
     ///
     /// When the call has returned, a watch from [`WatchStart::Now`] or [`WatchStart::Recent`] misses nothing that is committed from then on. History that is gone shows
-    /// as the stream's first item, [`WatchError::Compacted`]. The engine resumes by itself what it can; dropping the stream ends the watch.
+    /// as the stream's first item, [`WatchError::Compacted`]. The engine resumes interrupted watches where it can; dropping the stream ends the watch.
     fn watch(
         &self,
         select: Selection,
@@ -153,7 +153,7 @@ pub trait Engine: Send + Sync + 'static {
         std::future::pending()
     }
 
-    /// Waits until the store is lost for good, and returns why; for ever where the engine learns that from failed calls alone.
+    /// Waits until the store is lost for good, and returns why; never completes where the engine detects that only by failed calls.
     ///
     /// A holder that waits for this stops its work before the next renewal would fail.
     fn lost(&self) -> impl Future<Output = StoreError> + Send {

@@ -35,7 +35,7 @@ impl TaskContext {
         Ok(TaskContext { layout: Layout::new(&namespace), namespace, store, tenure })
     }
 
-    /// Submits so many tasks; says how long that took.
+    /// Submits this many tasks; returns how long that took.
     pub(super) async fn submit(&self, count: usize) -> Result<Duration, BenchFailure> {
         let tasks = (0..count).map(|n| Ok(NewTask::new("").id(task_id(n)?)));
         let tasks = tasks.collect::<Result<Vec<NewTask>, BenchFailure>>()?;
@@ -46,7 +46,7 @@ impl TaskContext {
         Ok(begin.elapsed())
     }
 
-    /// Lets nobody of them take anything.
+    /// Keeps these nodes from claiming.
     pub(super) async fn freeze(&self, nodes: &[NodeId]) -> Result<(), BenchFailure> {
         let puts = nodes.iter().map(|node| Op::put(self.frozen(node), r#"{"v":1}"#)).collect();
         self.store.txn(Txn { then: puts, ..Txn::default() }).await?;
@@ -64,7 +64,7 @@ impl TaskContext {
         self.layout.encode(&Key::Frozen(node.clone()))
     }
 
-    /// Who owns each task that somebody owns.
+    /// The owner of each task that has one.
     pub(super) async fn owners(&self) -> Result<Vec<(TaskId, NodeId)>, BenchFailure> {
         let page = self.store.list(self.layout.tasks()).await?;
         let owner = |pair: tenure::store::KeyValue| match self.layout.parse(&pair.key) {

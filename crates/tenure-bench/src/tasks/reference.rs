@@ -1,7 +1,8 @@
 //! The reference: every node tries every task, with one transaction each.
 //!
-//! This is what everybody writes first. It is given what it can have: a connection for each node, many transactions under way on each, leases
-//! of at most a thousand keys, the list of tasks beforehand, and no claim has to read or run anything. It is done when every task has an owner.
+//! This is the usual first implementation. It gets every advantage: a connection for each node,
+//! many transactions in flight on each, leases of at most a thousand keys, the list of tasks
+//! beforehand, and no claim has to read or run anything. It is done when every task has an owner.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +18,8 @@ use crate::failure::BenchFailure;
 use crate::raw::{BoxError, Raw};
 use crate::workload::wrong;
 
-/// Transactions under way on each connection. Half as many leave the server idle now and then; twice as many gained nothing.
+/// Transactions in flight on each connection. Half as many leave the server idle now and then;
+/// twice as many gained nothing.
 const IN_FLIGHT: usize = 32;
 
 /// As many keys on one lease as our own sessions put there: more would make every put slower.
@@ -63,7 +65,7 @@ impl ReferenceNodes {
         Ok(ReferenceNodes { nodes: try_join_all(nodes).await.map_err(failed)?, tasks: Arc::new(targets) })
     }
 
-    /// Everybody tries everything, until everything has an owner.
+    /// All nodes try to claim all tasks, until every task has an owner.
     pub(super) async fn run(&self) -> Result<ClaimRace, BenchFailure> {
         let (won, tries) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let begin = Instant::now();

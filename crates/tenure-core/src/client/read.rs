@@ -82,7 +82,7 @@ impl ReadCommandReply {
         &self.id
     }
 
-    /// The keys whose changes mean that it should be read again.
+    /// The keys with changes after which it should be read again.
     pub fn watched(&self) -> [&Bytes; 2] {
         [&self.result, &self.command]
     }

@@ -13,7 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "C02",
-            "Reads below the compact revision are refused, at it and above are answered; a transaction with such a get writes nothing.",
+            "Reads below the compact revision are refused, at it and above are served; a transaction with such a get writes nothing.",
             |s| Box::pin(reads_below_are_refused(s)),
         ),
         Case::new(

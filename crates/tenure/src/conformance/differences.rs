@@ -1,6 +1,6 @@
 //! What differs on purpose between engines, within what the contract allows.
 
-/// Something that an engine does in its own way, and why.
+/// A deliberate difference of one engine, and the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Difference {
     /// The case that leaves room for it.
@@ -60,12 +60,12 @@ const DIFFERENCES: [Difference; 12] = [
     Difference {
         case: "C01",
         engine: "memory",
-        why: "History is forgotten by itself beyond 10,000 revisions and ten minutes.",
+        why: "History is compacted automatically beyond 10,000 revisions and ten minutes.",
     },
     Difference {
         case: "C01",
         engine: "file",
-        why: "History is forgotten by itself beyond 10,000 revisions and ten minutes.",
+        why: "History is compacted automatically beyond 10,000 revisions and ten minutes.",
     },
     Difference {
         case: "C04",

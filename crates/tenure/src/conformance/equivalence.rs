@@ -21,9 +21,9 @@ use crate::store::{
 /// How much is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EquivalenceSize {
-    /// How many write at once.
+    /// The number of concurrent writers.
     pub writers: usize,
-    /// How many operations each of them does.
+    /// The operations of each writer.
     pub ops: usize,
 }
 
@@ -41,9 +41,9 @@ impl Default for EquivalenceSize {
 pub async fn log_equivalence(stores: &[Store], size: EquivalenceSize) -> CheckResult {
     let first = stores.first().ok_or_else(|| CheckFailure::new("there is no store to check"))?;
     let context = TestContext::new(first.clone(), "X01");
-    let verdict = log_equivalence_in(&context, stores, size).await;
+    let result = log_equivalence_in(&context, stores, size).await;
     context.tidy().await;
-    verdict
+    result
 }
 
 /// One revision as a watcher saw it.
@@ -209,7 +209,7 @@ async fn replace(store: &Store, key: Bytes, value: String) -> Result<Option<Revi
     match (reply.succeeded, reply.results.first()) {
         (true, _) => Ok(Some(reply.revision)),
         (false, Some(OpReply::Get(_))) => Ok(None),
-        (false, _) => Err(StoreError::Corrupt("a get was not answered as one".into())),
+        (false, _) => Err(StoreError::Corrupt("the reply to a get has another type".into())),
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new(
             "L01",
-            "A grant has a positive id and at least the TTL asked for, and makes no revision; a TTL below the floor is raised, nothing and too much are refused.",
+            "A grant has a positive id and at least the requested TTL, and makes no revision; a TTL below the minimum is raised, zero and too much are refused.",
             |s| Box::pin(grant_is_at_least_the_request(s)),
         ),
         Case::new("L02", "A second lease under the same id is refused, and the first one stays.", |s| {
@@ -89,11 +89,11 @@ async fn grant_is_at_least_the_request(s: &TestContext) -> CheckResult {
     use StoreError::Invalid as Bad;
     let info = s.store.info().clone();
     let start = s.revision().await?;
-    for asked in [Duration::from_millis(1), Duration::from_millis(1_500), LONG] {
-        let grant = s.lease(asked).await?;
+    for requested in [Duration::from_millis(1), Duration::from_millis(1_500), LONG] {
+        let grant = s.lease(requested).await?;
         ensure(grant.id.get() > 0, || format!("{:?} is not positive", grant.id))?;
-        ensure(grant.ttl >= asked.max(info.limits.ttl_min), || {
-            format!("asked for {asked:?}, floor {:?}, granted {:?}", info.limits.ttl_min, grant.ttl)
+        ensure(grant.ttl >= requested.max(info.limits.ttl_min), || {
+            format!("requested {requested:?}, minimum {:?}, granted {:?}", info.limits.ttl_min, grant.ttl)
         })?;
     }
     let zero = s.store.grant(Duration::ZERO, None).await;

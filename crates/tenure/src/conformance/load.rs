@@ -29,7 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         Case::new(
             "X16",
-            "Writes that are abandoned half-way are done whole or not at all, and leave nothing open behind them.",
+            "Cancelled writes are applied whole or not at all, and leave no open transaction.",
             |s| Box::pin(abandoned_writes_leave_nothing_open(s)),
         ),
     ]

@@ -43,7 +43,7 @@ async fn enter(s: &TestContext, lease: LeaseId) -> CheckResult<Revision> {
         return Ok(reply.revision);
     }
     let Some(OpReply::Get(page)) = reply.results.first() else {
-        return Err(CheckFailure::new("the get of the other branch was not answered"));
+        return Err(CheckFailure::new("the get of the other branch has no reply"));
     };
     page.pairs.first().map(|pair| pair.created).ok_or_else(|| CheckFailure::new("neither absent nor there"))
 }

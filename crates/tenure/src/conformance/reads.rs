@@ -25,7 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         Case::new(
             "R05",
-            "Sorted by creation, either way, keys are cut by the limit after they are sorted.",
+            "Keys are sorted by creation, in either direction, before the limit is applied.",
             |s| Box::pin(sorted_then_cut(s)),
         ),
         Case::new("R07", "Only keys created up to a revision: the filter comes before the limit.", |s| {
@@ -33,7 +33,7 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         Case::new(
             "R08",
-            "A read at a past revision shows what was there then, a deleted key not at all; the future is refused; the answer carries the store's revision.",
+            "A read at a past revision shows the keys of then, without deleted ones; a future revision is refused; the reply has the store's revision.",
             |s| Box::pin(the_past_and_the_future(s)),
         ),
         Case::new(
@@ -142,7 +142,7 @@ async fn the_past_and_the_future(s: &TestContext) -> CheckResult {
         let page = s.store.get(Get::key(s.key("a")).at(at)).await?;
         let value = page.pairs.first().map(|pair| pair.value.clone());
         equal("the value then", value, expected.map(Into::into))?;
-        equal("the revision of the answer", page.revision, last)?;
+        equal("the revision of the reply", page.revision, last)?;
     }
     let then = s.store.get(Get::new(s.all()).at(second)).await?;
     let pair = then.pairs.first().ok_or_else(|| CheckFailure::new("the key is missing in the past"))?;

@@ -1,4 +1,4 @@
-//! Watches: everything once, whole, in order, from where they were asked to begin.
+//! Watches: every change once, whole, in order, from the requested start.
 
 use super::check::{CheckFailure, CheckResult, ensure, equal, plus, refused};
 use super::context::LONG;
@@ -13,7 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("W01", "A watch from now on shows only what comes later.", |s| Box::pin(from_now_on(s))),
         Case::new(
             "W02",
-            "A watch after a past revision shows every version since, each by itself, and then what comes.",
+            "A watch after a past revision shows every version since, one by one, and then new changes.",
             |s| Box::pin(from_the_past(s)),
         ),
         Case::new(
@@ -26,11 +26,11 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         Case::new(
             "W05",
-            "Asked for what was there before: nothing on create, all of it on update and delete; not asked: nothing.",
+            "With previous values: none on create, the whole pair on update and delete. Without: none.",
             |s| Box::pin(what_was_there_before(s)),
         ),
         Case::new("W07", "What changes nothing shows nothing.", |s| Box::pin(no_change_no_event(s))),
-        Case::new("W08", "A dropped watch ends alone: another of the same keys goes on.", |s| {
+        Case::new("W08", "A dropped watch ends alone: another one of the same keys continues.", |s| {
             Box::pin(a_dropped_watch_ends_alone(s))
         }),
         Case::new(
@@ -159,7 +159,7 @@ async fn what_was_there_before(s: &TestContext) -> CheckResult {
     equal("the same, replayed", replayed.changes(3).await?, changes)?;
     let mut without = s.watch(s.all(), WatchStart::After(start)).await?;
     let none = without.changes(3).await?.iter().all(|change| previous(change).is_none());
-    ensure(none, || "what was there before came although it was not asked for".into())
+    ensure(none, || "a previous value came although it was not requested".into())
 }
 
 async fn no_change_no_event(s: &TestContext) -> CheckResult {

@@ -88,7 +88,7 @@ impl Watching {
             Err(end) => {
                 let last = timeout(ITEM_MAX, self.stream.next()).await;
                 let is_last = matches!(last, Ok(None));
-                ensure(is_last, || format!("after its end the watch went on with {last:?}"))?;
+                ensure(is_last, || format!("after its end the watch returned {last:?}"))?;
                 Ok(end)
             }
             Ok((revision, changes)) => {
@@ -122,7 +122,7 @@ impl Watching {
         match item {
             WatchItem::Progress(revision) => {
                 ensure(revision >= self.delivered, || {
-                    format!("progress went back from {:?} to {revision:?}", self.delivered)
+                    format!("progress decreased from {:?} to {revision:?}", self.delivered)
                 })?;
                 self.delivered = revision;
                 Ok(None)

@@ -54,8 +54,8 @@ const TTL_MAX: Duration = Duration::from_secs(9_000_000_000);
 pub struct EtcdEngine {
     client: Client,
     info: StoreInfo,
-    /// The shortest TTL granted or renewed through this engine, in milliseconds: a renewal must be answered, or asked
-    /// again elsewhere, well before the shortest lease is over.
+    /// The shortest TTL granted or renewed through this engine, in milliseconds: a renewal must succeed, or be retried
+    /// on another member, well before the shortest lease ends.
     ttl_shortest_ms: AtomicU64,
     /// Ends watches that no server has.
     closing: CancellationToken,

@@ -84,7 +84,7 @@ pub use options::{FileOptions, Retention, default_path};
 ///
 /// # Not guaranteed
 ///
-/// A process that is stopped (SIGSTOP, a debugger) inside a transaction blocks every writer until it goes on or dies; a
+/// A process that is stopped (SIGSTOP, a debugger) inside a transaction blocks every writer until it continues or dies; a
 /// warning names its pid. After `fork` the child must open the store itself.
 #[derive(Clone)]
 pub struct FileEngine {

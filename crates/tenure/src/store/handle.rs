@@ -141,7 +141,7 @@ impl Store {
         let reply = self.txn(Txn::from(Op::Delete(select))).await?;
         match reply.results.first() {
             Some(OpReply::Delete { count }) => Ok(*count),
-            _ => Err(StoreError::Corrupt("a delete was not answered as one".into())),
+            _ => Err(StoreError::Corrupt("the reply to a delete has another type".into())),
         }
     }
 

@@ -24,7 +24,7 @@ impl PageLen {
         self.0
     }
 
-    /// Whether the page is worth asking for again, because it is smaller now.
+    /// Whether the page should be requested again, because it is smaller now.
     pub(crate) fn shrinks_for(&mut self, error: &StoreError) -> bool {
         let is_too_large = matches!(error, StoreError::Invalid(InvalidRequest::AnswerTooLarge(_)));
         let was_more = self.0 > 1;

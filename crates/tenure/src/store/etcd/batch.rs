@@ -108,13 +108,15 @@ async fn send(engine: &EtcdEngine, group: &TxnGroup) -> Result<Vec<BatchOutcome>
     let request = etcd::Txn { then, ..etcd::Txn::default() };
     let reply = engine.client.txn(request).await.map_err(super::error::from)?;
     if reply.replies.len() != group.len() {
-        return Err(StoreError::Corrupt("a batch was answered with another number of replies".to_owned()));
+        return Err(StoreError::Corrupt(
+            "a batch has another number of replies than transactions".to_owned(),
+        ));
     }
     let revision = Revision(reply.revision);
     let outcome = |(reply, (_, txn)): (etcd::OpReply, &(usize, Txn))| match reply {
         etcd::OpReply::Txn(inner) => translate::txn_reply(inner, txn, revision),
         etcd::OpReply::Range(_) | etcd::OpReply::Put { .. } | etcd::OpReply::Delete { .. } => {
-            Err(StoreError::Corrupt("a transaction was not answered as one".to_owned()))
+            Err(StoreError::Corrupt("the reply to a transaction has another type".to_owned()))
         }
     };
     Ok(reply.replies.into_iter().zip(group).map(outcome).collect())
@@ -137,7 +139,7 @@ async fn send_flat(engine: &EtcdEngine, group: &TxnGroup) -> Result<Vec<BatchOut
     let outcome = |(_, txn): &(usize, Txn)| {
         let results = translate::op_replies(replies.by_ref().take(txn.then.len()), &txn.then, revision)?;
         if results.len() != txn.then.len() {
-            return Err(StoreError::Corrupt("a batch was answered with too few replies".to_owned()));
+            return Err(StoreError::Corrupt("a batch has too few replies".to_owned()));
         }
         Ok(TxnReply { succeeded: true, revision, results })
     };

@@ -67,14 +67,14 @@ pub(super) fn range(get: &Get) -> etcd::Range {
             SortOrder::CreatedDescending => etcd::RangeOrder::CreateDescending,
         },
         serializable: false,
-        // etcd 3.7 leaves the lease out of answers without values, and the contract does not: values are left out here.
+        // etcd 3.7 omits the lease in replies without values, and the contract does not: values are removed here.
         keys_only: false,
         count_only: false,
         max_create_revision: get.created_max.map_or(0, |bound| bound.0),
     }
 }
 
-/// A page; the revision is the transaction's where the answer itself has none.
+/// A page; the revision is the transaction's where the reply itself has none.
 pub(super) fn page(reply: etcd::RangeReply, values: ValueMode, revision: Revision) -> Page {
     let kept = |kv: etcd::KeyValue| match values {
         ValueMode::Whole => pair(kv),
@@ -167,7 +167,7 @@ pub(super) fn op(op: &Op) -> etcd::Op {
     }
 }
 
-/// The answer to one transaction, alone or inside another; `revision` is the whole request's.
+/// Translates the reply to one transaction, alone or nested; `revision` is the whole request's.
 pub(super) fn txn_reply(
     reply: etcd::TxnReply,
     asked: &Txn,
@@ -178,7 +178,7 @@ pub(super) fn txn_reply(
     Ok(TxnReply { succeeded, revision, results })
 }
 
-/// The answers to operations. Gets that want no values lose them here.
+/// Translates the replies to operations. Values are removed from gets without values.
 pub(super) fn op_replies(
     replies: impl IntoIterator<Item = etcd::OpReply>,
     asked: &[Op],
@@ -201,12 +201,12 @@ fn op_reply(reply: etcd::OpReply, values: ValueMode, revision: Revision) -> Resu
         etcd::OpReply::Delete { deleted, .. } => self::deleted(deleted),
         etcd::OpReply::Range(range) => Ok(OpReply::Get(page(range, values, revision))),
         etcd::OpReply::Txn(_) => {
-            Err(StoreError::Corrupt("an operation was answered as a transaction".to_owned()))
+            Err(StoreError::Corrupt("the reply to an operation is that of a transaction".to_owned()))
         }
     }
 }
 
-/// The answer to a delete.
+/// Translates the reply to a delete.
 pub(super) fn deleted(count: i64) -> Result<OpReply, StoreError> {
     match u64::try_from(count) {
         Ok(count) => Ok(OpReply::Delete { count }),

@@ -112,7 +112,7 @@ impl Core {
     }
 
     fn leaving(&self) -> MutexGuard<'_, CloseState> {
-        // Nothing is done to it that could stop half-way.
+        // No change of it can panic between two steps.
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -64,7 +64,7 @@ impl FileIdentityCheck {
         self.files
     }
 
-    /// Refuses to go on if one of them is not the one it was.
+    /// Fails if one of them was exchanged.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         if look(&self.paths)? == self.files.map(Some) {
             Ok(())

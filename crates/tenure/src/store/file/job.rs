@@ -128,7 +128,7 @@ impl JobQueue {
         JobQueue { state: Mutex::new(waiting), arrived: Condvar::new() }
     }
 
-    /// Adds jobs; those that cannot wait here learn why.
+    /// Adds jobs. A job that does not fit gets an error.
     pub(super) fn join(&self, jobs: Vec<Job>) {
         let mut state = self.lock();
         let refusal = match &state.over {
@@ -211,7 +211,7 @@ impl JobQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, QueuedJobs> {
-        // Nothing is done to the list that could stop half-way.
+        // No change of the list can panic between two steps.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

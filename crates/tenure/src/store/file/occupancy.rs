@@ -1,6 +1,6 @@
 //! Which files processes use under a path: a new store is never created beside a living one.
 //!
-//! If the files of a store are removed or renamed, the processes that have them open go on until they notice. A process that opens the
+//! If the files of a store are removed or renamed, the processes that have them open continue until they notice. A process that opens the
 //! same path finds nothing there, creates a new store, and grants the same lock a second time. Nothing inside the files can prevent that. So
 //! each process also marks what it uses on inodes that stay:
 //!
@@ -10,8 +10,8 @@
 //!   mount, a rename.
 //!
 //! A mark is a read lock of one byte that belongs to an open file description (`F_OFD_SETLK`), so the kernel removes it when the process
-//! ends, however it ends. Its offset is a hash. An opener asks for a write lock on all other offsets of the same path: refused
-//! means that other files are in use.
+//! ends, however it ends. Its offset is a hash. An opener tests for a write lock on all other offsets of the same path: a
+//! conflict means that other files are in use.
 //!
 //! **Invariant**: two processes with marks on one path use the same files, and two with marks on one database use the same path.
 //!
@@ -208,7 +208,7 @@ struct SharedDescriptors {
 static SHARED: Mutex<BTreeMap<FileIdentity, SharedDescriptors>> = Mutex::new(BTreeMap::new());
 
 fn shared() -> MutexGuard<'static, BTreeMap<FileIdentity, SharedDescriptors>> {
-    // Nothing is done to the map that could stop half-way.
+    // No change of the map can panic between two steps.
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

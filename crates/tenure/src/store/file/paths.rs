@@ -1,7 +1,7 @@
 //! The paths of a store file and its side files, and where they may be.
 //!
 //! The folder is private, and on a disk of this machine: the processes that share the file share memory through `-shm`, which
-//! works inside one kernel only. On a network file system two machines would each believe to be alone.
+//! works inside one kernel only. On a network file system two machines would not see each other's locks.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -171,7 +171,7 @@ mod file_system {
         REFUSED.iter().find(|(magic, _)| i64::from(*magic) == low).map(|(_, name)| *name)
     }
 
-    /// Refuses a file that is mounted by itself over its name: it has another name in its own folder.
+    /// Refuses a file that is a bind mount of a single file: it has another name in its own folder.
     pub(super) fn refuse_mount_point(file: &Path) -> Result<(), StoreError> {
         let Some(folder) = file.parent() else { return Ok(()) };
         let [file_mount, folder_mount] = [file, folder].map(mount_of);

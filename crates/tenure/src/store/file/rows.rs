@@ -17,7 +17,7 @@ use crate::store::file::sql::{Query, Statements};
 use crate::store::file::time::floor_ms;
 use crate::store::{Change, KeyValue, LeaseId, Revision, Selection, StoreError, StoreReplaced};
 
-/// The largest revision that is believed: a million changes each second for a hundred thousand years come nowhere near it.
+/// The largest revision that is accepted: a million changes each second for a hundred thousand years come nowhere near it.
 pub(super) const REVISION_MAX: i64 = i64::MAX / 2;
 
 /// The row that every transaction reads first.
@@ -30,7 +30,7 @@ pub(super) struct Meta {
     pub(super) compacted: Revision,
     /// Up to here, rows that compaction made useless are gone from the log.
     pub(super) swept: Revision,
-    /// When compaction was last asked for, in boot time.
+    /// The time of the last compaction, in boot time.
     pub(super) compacted_at_ms: i64,
 }
 
@@ -63,11 +63,11 @@ impl Meta {
         Ok(self)
     }
 
-    /// Refuses to go on with a file that is no longer the store it was.
+    /// Fails if the file is no longer the same store.
     pub(super) fn check(&self, store_id: &[u8; 16], seen: Revision) -> Result<(), StoreError> {
         if self.format != FORMAT {
             let found = self.format;
-            return Err(StoreError::Replaced(StoreReplaced::FormatChanged { found, ours: FORMAT }));
+            return Err(StoreError::Replaced(StoreReplaced::FormatChanged { found, supported: FORMAT }));
         }
         if self.store_id != *store_id {
             let [expected, found] = [store_id, &self.store_id].map(show_id);

@@ -31,7 +31,7 @@ const WAL_BYTES_KEPT: u32 = 40 << 20;
 ///   delete. `at` is boot time in milliseconds.
 /// * `lease`: `deadline` is boot time in milliseconds, `wall_deadline` the same moment on the wall clock, which counts only
 ///   when the boot id has changed.
-/// * `meta`: `swept` is how far rows below `compact` were removed, `compact_at` when `compact` was last asked for.
+/// * `meta`: `swept` is how far rows below `compact` were removed, `compact_at` is the time of the last compaction.
 const TABLES: &str = "
 CREATE TABLE meta (
     id          INTEGER PRIMARY KEY CHECK (id = 1),
@@ -118,7 +118,7 @@ pub(super) fn is_store(connection: &Connection) -> Result<bool, StoreError> {
     match found {
         0 => Err(StoreError::Unusable(UnusableStore::NotAStore("a store without a format".into()))),
         FORMAT => Ok(true),
-        _ => Err(StoreError::Unusable(UnusableStore::NewerFormat { found, ours: FORMAT })),
+        _ => Err(StoreError::Unusable(UnusableStore::NewerFormat { found, supported: FORMAT })),
     }
 }
 

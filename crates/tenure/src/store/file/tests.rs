@@ -99,7 +99,7 @@ async fn wall_clock_step_changes_no_lease() {
         home.machine.set(|clocks| clocks.wall_ms += step_ms);
         let view = store.lease(lease).await.unwrap().unwrap();
         assert_eq!((view.granted, view.remaining), (HOUR, HOUR), "{step_ms}");
-        // A process that comes later believes the wall clock no more than we do.
+        // A process that opens the store later ignores the wall clock too.
         let later = home.open().await;
         home.machine.pass(HOUR - Duration::from_millis(1));
         assert!(is_held(&later).await && is_held(&store).await, "{step_ms}");

@@ -274,7 +274,7 @@ impl Writer<'_> {
 /// Runs jobs one after another, each as a revision of its own.
 fn run_all(jobs: &mut [Job], tables: &mut Tables<'_, '_>) -> Result<(), StoreError> {
     for job in jobs {
-        // A refused job has written nothing, so the others of the group can go on.
+        // A refused job has written nothing, so the others of the group can continue.
         job.run(tables)?;
         tables.seal();
     }
