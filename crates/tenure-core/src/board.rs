@@ -322,7 +322,7 @@ impl Board {
         self.tasks.get(task).map_or_else(|| self.orphans.get(task), |card| card.owner.as_ref())
     }
 
-    /// The tasks whose records cannot be read, with the reasons.
+    /// The tasks with unreadable records, and the reasons.
     pub fn set_aside(&self) -> impl Iterator<Item = (&TaskId, &str)> {
         let cards = self.set_aside.iter().filter_map(|task| Some((task, self.tasks.get(task)?)));
         cards.filter_map(|(task, card)| Some((task, card.record.as_ref().err()?.as_str())))

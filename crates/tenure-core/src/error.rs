@@ -222,7 +222,8 @@ pub enum UnusableStore {
         /// The newest format that this program knows.
         supported: u32,
     },
-    /// The engine for this kind of address is not part of the program: only another build can open it.
+    /// The engine for this kind of address is not part of the program: only another build can open
+    /// it.
     #[error(
         "this program was built without the {engine} engine; build it with the feature {feature:?} of the crate tenure"
     )]
@@ -237,7 +238,8 @@ pub enum UnusableStore {
         "it is on a network file system ({0}), where processes cannot share memory; use a local disk, or etcd"
     )]
     NetworkFileSystem(String),
-    /// The file has a second name. Processes that use the other name would not share its lock files.
+    /// The file has a second name. Processes that use the other name would not share its lock
+    /// files.
     #[error("its file has a second name: {0}")]
     SecondName(String),
     /// Other users of the machine can exchange the files of the store.

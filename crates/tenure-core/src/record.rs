@@ -303,7 +303,8 @@ pub struct HolderRecord {
     /// When it entered the queue.
     #[serde(default, alias = "since")]
     pub queued: Timestamp,
-    /// When it acquired the lock; none while it waits, and until a hold has lasted long enough to be recorded.
+    /// When it acquired the lock; none while it waits, and until a hold has lasted long enough to
+    /// be recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired: Option<Timestamp>,
     /// The other holders that it accepts.
@@ -361,7 +362,8 @@ pub struct CandidateRecord {
     /// When it entered the queue.
     #[serde(default, alias = "since")]
     pub queued: Timestamp,
-    /// When its term began; none while it waits, and until the term has lasted long enough to be recorded.
+    /// When its term began; none while it waits, and until the term has lasted long enough to be
+    /// recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired: Option<Timestamp>,
     /// The TTL of its lease in milliseconds, written with `acquired`: it bounds the time without a

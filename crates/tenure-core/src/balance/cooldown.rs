@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn released_task_is_left_to_peers_for_a_second() {
+    fn released_task_is_left_to_peers_first() {
         let mut cooldowns = Cooldowns::new();
         cooldowns.note(&task("a"), COOLDOWN, ReleasedBy::Node, Moment::from_ms(0));
         assert_eq!(remaining(&cooldowns, &["n"], true, (0, 0)), Some(TAKE_BACK_AFTER));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn released_task_that_no_peer_can_take_is_taken_back() {
+    fn released_task_without_takers_is_reclaimed() {
         let mut cooldowns = Cooldowns::new();
         cooldowns.note(&task("a"), COOLDOWN, ReleasedBy::Node, Moment::from_ms(0));
         assert_eq!(remaining(&cooldowns, &["n"], false, (0, 0)), None);

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_there_once_however_often_it_comes() {
+    fn inserted_task_is_counted_once() {
         let mut own = OwnedTasks::new();
         own.insert(task("a"), held(1, 5, 0));
         own.insert(task("a"), held(2, 3, 0));

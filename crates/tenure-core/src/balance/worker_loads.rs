@@ -387,7 +387,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_changes_the_numbers_are_those_of_the_nodes(
+        fn sums_match_after_any_change(
             changes in prop::collection::vec((0..5_usize, prop::option::of((0..9_u64, 0..9_u64))), 0..60)
         ) {
             let mut workers = WorkerLoads::new();

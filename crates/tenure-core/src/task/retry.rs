@@ -162,13 +162,13 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_followed_by_ten_minutes_of_sleep() {
+    fn error_is_followed_by_sleep() {
         let task = failed_at(&Retry::default(), [HOUR]);
         assert_eq!(task.state, TaskStatus::Sleeping { until: Timestamp(HOUR + 10 * MINUTE) });
     }
 
     #[test]
-    fn the_eighth_error_within_four_hours_is_one_too_many() {
+    fn eighth_error_within_four_hours_fails_task() {
         let every_half_hour = |count| (0..count).map(|n| HOUR + n * 30 * MINUTE);
         assert!(!failed_at(&Retry::default(), every_half_hour(7)).state.is_terminal());
         let task = failed_at(&Retry::default(), every_half_hour(8));
@@ -194,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_a_clock_that_is_ahead_count_and_overflow_nothing() {
+    fn future_errors_count_without_overflow() {
         let policy = Retry::fixed(Duration::MAX).max_attempts(2).within(Duration::MAX);
         assert!(!failed_at(&policy, [u64::MAX]).state.is_terminal());
         assert!(failed_at(&policy, [u64::MAX, 5]).state.is_terminal());
     }
 
     #[test]
-    fn a_policy_of_the_user_s_own_is_a_closure() {
+    fn closure_is_error_policy() {
         let third_time = |task: &StateRecord, now: Timestamp| match task.faults {
             0..3 => RetryDecision::Sleep { until: now },
             _ => RetryDecision::Fail { reason: "three times is enough".to_owned() },

@@ -177,7 +177,7 @@ pub fn transition(state: TaskStatus, message: &TaskMessage) -> Result<TaskStatus
         (_, TaskStatus::Sleeping { until }) => Some(until),
         _ => None,
     };
-    Ok(to.until(until).expect("nothing but sleep leads into sleep, and it says until when"))
+    Ok(to.until(until).expect("only a sleep message leads to sleeping, and it has a time"))
 }
 
 impl TaskStatus {

@@ -62,7 +62,7 @@ fn task_of_another_client_exists() {
 
 /// The reply was lost, and a worker ran the task to its end before the next request: a second submission would be one too many.
 #[test]
-fn task_that_may_have_run_is_not_submitted_again() {
+fn maybe_run_task_is_not_resubmitted() {
     let (mut shop, mut submission) = (ClientWorld::new(), submission("n"));
     shop.apply(&submission.txn()).unwrap();
     assert!(submission.handle(lost()).is_none());
