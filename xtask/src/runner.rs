@@ -141,7 +141,7 @@ pub(crate) fn has_nextest() -> bool {
 
 /// The tests for every line of etcd. Those on the embedded engines and on Redis do not depend on it.
 const ON_ETCD: &str = "test(etcd_conformance) | package(tenure-etcd) \
-    | package(tenure) & test(/^(lock|election|faults|ttl)::/) & not test(/::on_memory$|on_a_file$|redis/)";
+    | package(tenure) & test(/^(lock|election|faults|ttl)::/) & not test(/::on_memory$|on_(a_)?file$|redis/)";
 
 /// The same for `cargo test`, which selects by parts of names.
 const ON_ETCD_PLAIN: &[&str] = &[
@@ -153,6 +153,7 @@ const ON_ETCD_PLAIN: &[&str] = &[
     "ttl::",
     "--skip=::on_memory",
     "--skip=on_a_file",
+    "--skip=on_file",
     "--skip=redis",
 ];
 

@@ -1,4 +1,4 @@
-//! Audit records of commands on leases and on raw keys. Those on locks and tasks are the library's.
+//! Audit records of commands on leases and raw keys. The library writes those of locks and tasks.
 
 use tenure::Identity;
 use tenure::audit::{self, AuditAction, AuditEntry, AuditRecord};
@@ -9,7 +9,7 @@ use tenure_core::layout::Layout;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Where this process writes its audit records.
+/// Writes the audit records of this process.
 pub(crate) struct Trail {
     layout: Layout,
     by: Identity,
@@ -25,7 +25,7 @@ impl Trail {
         AuditRecord { action, target, by, reason, ..AuditRecord::default() }
     }
 
-    /// Puts a record by itself. None if this user may not write in the namespace: that is a warning, because the target is outside of it.
+    /// Puts a record by itself. Returns `None` with a warning if this user may not write in the namespace: the target of the action may be outside of it.
     pub(crate) async fn put(
         &self,
         store: &Store,
@@ -43,7 +43,7 @@ impl Trail {
         }
     }
 
-    /// Deletes the record of something that was not done. If that fails, the record stays.
+    /// Deletes the record of an action that was not done. If that fails, the record stays.
     pub(crate) async fn withdraw(&self, store: &Store, entry: Option<AuditEntry>) {
         if let Some(entry) = entry {
             let _ = store.txn(Txn::new().then(Op::delete(entry.key().clone()))).await;
@@ -60,7 +60,7 @@ impl Trail {
     ) -> Result<TxnReply, Failure> {
         let entry = audit::entry(&self.layout, record.clone());
         let delete = Txn::new().then(Op::Delete(select.clone()));
-        // A key that is not there is not deleted: no record says so.
+        // A missing key is not deleted, so no record is written for it.
         let guarded = match select {
             Selection::Key(key) => {
                 delete.clone().when(Condition::exists(key.clone())).otherwise(Op::Delete(select.clone()))

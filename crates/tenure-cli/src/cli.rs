@@ -1,4 +1,4 @@
-//! The command line as types; clap makes the parser, the help and the suggestions from them.
+//! The types of the command line, from which clap generates the parser and the help.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -44,14 +44,14 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Reads a command line, our own name first. With `--`, a command to run stands after it; without, it is everything from its name on.
+    /// Parses a command line with the program's name. A command to run follows `--`; without `--`, it is everything from the command's name on.
     pub(crate) fn read(words: &[OsString]) -> Result<Cli, clap::Error> {
         let mut grammar = Cli::grammar(words);
         let matches = grammar.try_get_matches_from_mut(words)?;
         Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut grammar))
     }
 
-    /// The grammar of this very command line.
+    /// The grammar for this command line, which depends on whether it has `--`.
     fn grammar(words: &[OsString]) -> clap::Command {
         let loosen = |command: clap::Command| {
             command.mut_arg("command", |arg| arg.last(false).trailing_var_arg(true).allow_hyphen_values(true))
@@ -64,8 +64,8 @@ impl Cli {
             .fold(Cli::command(), |all, name| all.mut_subcommand(name, loosen))
     }
 
-    /// The exit code for a command line that clap refused. Whoever would have run a command of the user's must not answer with one of the
-    /// codes that the command may have.
+    /// The exit code for a command line that clap refused. A wrapper uses a code of its own, because the command that it would have run may
+    /// use any other.
     pub(crate) fn mistake_code(words: &[OsString]) -> u8 {
         let has_command = words.iter().any(|word| word == "--");
         let guess = Cli::grammar(words).ignore_errors(true).try_get_matches_from(words);
@@ -77,7 +77,7 @@ impl Cli {
         if is_wrapper { WRAPPER_FAILED } else { USAGE }
     }
 
-    /// The commands that a command line names, as far as it can be understood: `tenure`, `task`, `ls`.
+    /// The commands in a command line, as far as it can be parsed: `tenure`, `task`, `ls`.
     pub(crate) fn path(words: &[OsString]) -> Vec<String> {
         let mut path = vec!["tenure".to_owned()];
         let guess = Cli::grammar(words).ignore_errors(true).try_get_matches_from(words);
@@ -89,7 +89,7 @@ impl Cli {
         path
     }
 
-    /// The commands below a command, without the hidden ones.
+    /// The visible subcommands of a command.
     pub(crate) fn subcommands(path: &[String]) -> Vec<String> {
         let mut command = Cli::command();
         for name in path.iter().skip(1) {
@@ -102,10 +102,10 @@ impl Cli {
         visible.map(|below| below.get_name().to_owned()).collect()
     }
 
-    /// The long flags of a command, with those of every command.
+    /// The long flags of a command, including the global ones.
     pub(crate) fn flags(path: &[String]) -> Vec<String> {
         let mut all = Cli::command();
-        // Flags of every command reach those below only when clap has built them.
+        // clap passes global flags to subcommands only when it builds them.
         all.build();
         let mut command = &all;
         for name in path.iter().skip(1) {
@@ -117,7 +117,7 @@ impl Cli {
         command.get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
     }
 
-    /// A verb in the place of a name, such as `tenure lock ls`.
+    /// The failure if a verb was given as a name, as in `tenure lock ls`.
     pub(crate) fn misread(&self) -> Option<Failure> {
         match &self.command {
             Some(CliCommand::Lock(args)) => args.misread(),
@@ -127,12 +127,12 @@ impl Cli {
         }
     }
 
-    /// Whether locks and turns are all it asks of the store.
+    /// Whether the command only waits in a queue of the store and holds.
     pub(crate) fn is_queued(&self) -> bool {
         matches!(&self.command, Some(CliCommand::Lock(_) | CliCommand::Elect(_) | CliCommand::Once(_)))
     }
 
-    /// Whether it runs a command of the user's, whose exit code then is ours.
+    /// Whether it runs a command of the user and ends with that command's exit code.
     pub(crate) fn is_wrapper(&self) -> bool {
         match &self.command {
             Some(CliCommand::Register(args)) => args.has_command(),
@@ -147,7 +147,7 @@ impl Cli {
     }
 }
 
-/// What every command understands, anywhere before `--`.
+/// The global flags, allowed anywhere before `--`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct Global {
     /// The store: memory:, file:///path, etcd://host:2379,host2:2379 or etcds://host:2379.
@@ -156,22 +156,22 @@ pub(crate) struct Global {
     /// The members of an etcd cluster, as host:port or URLs, separated by commas.
     #[arg(long, global = true, value_name = "LIST", help_heading = STORE)]
     pub(crate) endpoints: Option<String>,
-    /// Use the embedded store of this machine and user.
+    /// Use the embedded store of this host and user.
     #[arg(long, global = true, help_heading = STORE)]
     pub(crate) local: bool,
-    /// The namespace that names live in.
+    /// The namespace of all names.
     #[arg(long, global = true, value_name = "NAME", help_heading = STORE)]
     pub(crate) namespace: Option<String>,
-    /// The authorities to trust, as a PEM file.
+    /// The trusted certificate authorities, as a PEM file.
     #[arg(long, global = true, value_name = "FILE", help_heading = STORE)]
     pub(crate) cacert: Option<String>,
-    /// Our certificate, as a PEM file.
+    /// The client certificate, as a PEM file.
     #[arg(long, global = true, value_name = "FILE", help_heading = STORE)]
     pub(crate) cert: Option<String>,
-    /// The key of our certificate, as a PEM file.
+    /// The key of the client certificate, as a PEM file.
     #[arg(long, global = true, value_name = "FILE", help_heading = STORE)]
     pub(crate) key: Option<String>,
-    /// Whom to sign in as.
+    /// The user to sign in as.
     #[arg(long, global = true, value_name = "NAME", help_heading = STORE)]
     pub(crate) user: Option<String>,
     /// A file with the password, readable by its owner alone.
@@ -180,27 +180,27 @@ pub(crate) struct Global {
     /// How long connecting may take [default: 5s, or as long as --wait].
     #[arg(long, global = true, value_name = "DUR", value_parser = duration::parse, help_heading = STORE)]
     pub(crate) connect_timeout: Option<Duration>,
-    /// Answer in JSON.
-    #[arg(long, global = true, help_heading = TALK)]
+    /// Print JSON.
+    #[arg(long, global = true, help_heading = OUTPUT)]
     pub(crate) json: bool,
-    /// Print nothing about the store, about waiting, nor that something was not acquired, which the exit code reports. Failures are always printed.
-    #[arg(short, long, global = true, help_heading = TALK)]
+    /// Print no notes about the store, about waiting, or that a lock was not acquired, which the exit code reports. Failures are always printed.
+    #[arg(short, long, global = true, help_heading = OUTPUT)]
     pub(crate) quiet: bool,
-    /// When to colour.
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN", help_heading = TALK)]
+    /// When to use colours.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN", help_heading = OUTPUT)]
     pub(crate) color: Color,
-    /// Say more on stderr: -v what is done, -vv why.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = TALK)]
+    /// Log more on stderr: -v changes of state, -vv decisions and retries.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = OUTPUT)]
     pub(crate) verbose: u8,
 }
 
-/// The exit code for what cannot be understood, as shells have it.
+/// The exit code for a mistake in the command line, as in shells.
 pub(crate) const USAGE: u8 = 2;
 
 const STORE: &str = "Which store";
-const TALK: &str = "Output";
+const OUTPUT: &str = "Output";
 
-/// The commands there are.
+/// The commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum CliCommand {
     /// Run a command while holding a lock; without a command, hold it until a signal.
@@ -209,40 +209,40 @@ pub(crate) enum CliCommand {
     Elect(ElectArgs),
     /// Run a command at most once per period, across all hosts.
     Once(OnceArgs),
-    /// See who holds which lock and who waits, and break them.
+    /// List locks with their holders and waiters, and break locks.
     #[command(subcommand)]
     Locks(LocksCommand),
-    /// See who leads and who waits to, and ask leaders to go.
+    /// List elections with their leaders and candidates, and request that a leader steps down.
     #[command(subcommand, alias = "elections")]
     Election(ElectionCommand),
-    /// Keep keys alive under one shared lease, for a command's life or until a signal.
+    /// Keep keys in the store under one lease while a command runs, or until a signal.
     Register(RegisterArgs),
-    /// Join as a node: claim tasks, run each as a child process, share them with the other nodes.
+    /// Run a worker: claim tasks, run each as a child process, share tasks with the other workers.
     Worker(WorkerArgs),
-    /// Give work to whichever node takes it.
+    /// Submit tasks for the workers.
     Submit(SubmitArgs),
-    /// See tasks, tell them something, wait for their end.
+    /// List tasks, send them commands, wait for their end.
     #[command(subcommand, alias = "tasks")]
     Task(TaskCommand),
-    /// Look at leases, and end them.
+    /// List leases, and revoke them.
     #[command(subcommand, alias = "leases")]
     Lease(LeaseCommand),
     /// Read, write and watch raw keys, as etcdctl does.
     #[command(subcommand)]
     Kv(KvCommand),
-    /// See which nodes are alive and what they have, and tell them something.
+    /// List live nodes and their tasks, and send them commands.
     #[command(subcommand, alias = "nodes")]
     Node(NodeCommand),
-    /// See which services have instances, and watch them.
+    /// List services and their instances, and watch them.
     #[command(subcommand, alias = "services")]
     Service(ServiceCommand),
-    /// Show on one screen how everything stands, and what somebody should look at.
+    /// Show the state of the namespace on one screen, with warnings.
     Status,
-    /// Tell what has happened, as far as the store still knows, one event on a line.
+    /// Print past events, as far as the store's history reaches, one per line.
     Events(EventsArgs),
-    /// Look at configuration, connection, server and clock, and say what to do next.
+    /// Check configuration, connection, server and clock, and print what to do next.
     Doctor,
-    /// The whole story by itself in under a minute: workers share tasks, one is killed, its tasks run elsewhere. Ends with a verdict.
+    /// Demonstrate workers in half a minute: they share tasks, one is killed, the others run its tasks. Prints the result in one line.
     Demo(DemoArgs),
     /// Show the configuration and where each value came from.
     #[command(subcommand)]
@@ -254,64 +254,64 @@ pub(crate) enum CliCommand {
     },
     /// Print the version.
     Version,
-    /// Take part in what another process does.
+    /// Run a helper process of another command.
     #[command(hide = true, subcommand)]
     Internal(InternalCommand),
 }
 
-/// What can be done with the configuration.
+/// The verbs.
 #[derive(Subcommand, Debug)]
 pub(crate) enum ConfigCommand {
-    /// Print each value with where it came from; secrets as (set).
+    /// Print each value with its source; secrets as (set).
     #[command(aliases = ["get", "ls", "list"])]
     Show,
-    /// Print where configuration files are looked for, the stronger first.
+    /// Print the paths of configuration files, the stronger first.
     Path,
 }
 
-/// Parts that are played in processes of their own, for `demo` and supervision; not for people.
+/// Helper processes of `demo` and of the supervision; not for users.
 #[derive(Subcommand, Debug)]
 pub(crate) enum InternalCommand {
-    /// Run tasks that write down when they ran, until stdin ends.
+    /// Run tasks that record when they ran, until stdin ends.
     Worker {
         /// The node's id.
         node: String,
-        /// Where they write it.
+        /// The ledger file.
         ledger: PathBuf,
-        /// The lease's length.
+        /// The TTL of the lease.
         #[arg(value_parser = duration::parse)]
         ttl: Duration,
     },
-    /// Wait for a word on the socket that is stdin, then become the command.
+    /// Wait for a message on the socket at stdin, then become the command.
     Launch {
-        /// Where the command is.
+        /// The path of the command.
         path: PathBuf,
-        /// How many files it may have open.
+        /// Its limit of open files.
         #[arg(long)]
         open_files: Option<u64>,
-        /// Its name and its arguments.
+        /// Its name and arguments.
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
-    /// Start a launcher, wait for everything that its command starts, and kill all of it when the socket that is stdin is closed.
+    /// Start a launcher, wait for every process that its command starts, and kill all of them when the socket at stdin is closed.
     Reap {
-        /// Where the command is.
+        /// The path of the command.
         path: PathBuf,
-        /// How many files it may have open.
+        /// Its limit of open files.
         #[arg(long)]
         open_files: Option<u64>,
-        /// Its name and its arguments.
+        /// Its name and arguments.
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
-    /// Kill process trees when the process that feeds stdin no longer can.
+    /// Kill process trees when the process that writes to stdin no longer can.
     Sentinel,
-    /// Hand the terminal that is stdin to a group.
+    /// Give the terminal at stdin to a process group.
     Terminal {
-        /// The group.
+        /// The process group.
         group: i32,
     },
-    /// Supervise a command with deadlines of one's own.
+    /// Supervise a command with deadlines from the command line.
     Supervise(SuperviseArgs),
 }
 

@@ -1,4 +1,4 @@
-//! `tenure config`: what is configured, and who said so.
+//! `tenure config`: prints the settings with their sources.
 
 use serde::Serialize;
 
@@ -90,16 +90,16 @@ fn path(output: &Output) -> Result<(), Failure> {
         schema: &'static str,
         paths: Vec<ConfigPath>,
     }
-    let places: Vec<ConfigPath> = connect::config_paths()
+    let paths: Vec<ConfigPath> = connect::config_paths()
         .into_iter()
         .map(|path| ConfigPath { exists: path.exists(), path: path.display().to_string() })
         .collect();
     if output.is_json {
-        return output.object(&ConfigPathReport { schema: "tenure.config/v1", paths: places });
+        return output.object(&ConfigPathReport { schema: "tenure.config/v1", paths });
     }
-    let rows: Vec<Vec<String>> = places
+    let rows: Vec<Vec<String>> = paths
         .into_iter()
-        .map(|place| vec![place.path, if place.exists { "exists" } else { "missing" }.to_owned()])
+        .map(|path| vec![path.path, if path.exists { "exists" } else { "missing" }.to_owned()])
         .collect();
     output.table(&["path", "state"], &rows)
 }

@@ -1,6 +1,6 @@
 //! Confirmation of verbs that destroy what other processes may need.
 //!
-//! On a terminal the verb asks; everywhere else `--yes` is required, so that a script states what it destroys.
+//! On a terminal the verb prompts. Everywhere else `--yes` is required, so that a script contains the decision.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -9,35 +9,34 @@ use clap::Args;
 use crate::failure::{Code, Failure};
 use crate::output::{Output, escape_controls};
 
-/// The flag of every verb that asks.
+/// The flag of every verb that needs a confirmation.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ConfirmArgs {
-    /// Do it without a question. Required where stdin or stderr is no terminal.
+    /// Do not prompt for a confirmation. Required if stdin or stderr is not a terminal.
     #[arg(short = 'y', long)]
     yes: bool,
 }
 
 impl ConfirmArgs {
-    /// Refuses a run that can neither ask nor has `--yes`, before any store is opened.
+    /// Refuses a run that can neither prompt nor has `--yes`, before a store is opened.
     ///
     /// `what` completes "… needs a confirmation"; `preview` is the command that shows what is affected.
     pub(crate) fn check(self, what: &str, preview: &str, output: &Output) -> Result<(), Failure> {
         if self.yes || can_prompt(output) {
             return Ok(());
         }
-        let why =
-            if is_terminal() { "--json never asks a question" } else { "there is no terminal to ask on" };
+        let why = if is_terminal() { "--json never prompts" } else { "there is no terminal to prompt on" };
         Err(Failure::usage(format!("{what} needs a confirmation, and {why}; nothing was changed"))
             .hint(format!("see what is affected with `{preview}`, then add --yes")))
     }
 
-    /// Asks on the terminal, unless `--yes` was given.
+    /// Prompts on the terminal, unless `--yes` was given.
     pub(crate) async fn prompt(self, question: &str, output: &Output) -> Result<(), Failure> {
         if self.yes {
             return Ok(());
         }
         let text = format!("tenure: {}? [y/N] ", escape_controls(question.as_bytes()));
-        // A thread of its own: Ctrl-C must end the process while this read waits.
+        // On a blocking thread: Ctrl-C must end the process while this read waits.
         let line = tokio::task::spawn_blocking(move || {
             let mut stderr = io::stderr();
             let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
@@ -54,7 +53,7 @@ impl ConfirmArgs {
     }
 }
 
-/// Whether a person can read the question and answer it.
+/// Whether a person can read the prompt and reply to it.
 fn can_prompt(output: &Output) -> bool {
     !output.is_json && is_terminal()
 }

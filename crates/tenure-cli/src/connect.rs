@@ -1,6 +1,6 @@
-//! From flags, variables and files to an open store.
+//! Chooses the store from flags, variables and files, and opens it.
 //!
-//! The decision itself is pure (`source`); here are the reading around it and the opening after it.
+//! The choice is a pure function (`source`). This module reads its inputs and opens the chosen store.
 
 mod address;
 mod defects;
@@ -32,12 +32,12 @@ use crate::cli::Global;
 use crate::failure::{Code, Failure, set_namespace};
 use crate::output::Output;
 
-/// Decides which store is meant, from all there is.
+/// Reads flags, variables and configuration files, and chooses the store.
 pub(crate) fn decide(global: &Global) -> Result<ConnectSettings, Failure> {
     let env = environment();
     variables::check(&env)?;
     let mut files = Vec::new();
-    for path in file::places(&env) {
+    for path in file::paths(&env) {
         if let Some(values) = file::read(&path)? {
             files.push((path, values));
         }
@@ -48,39 +48,39 @@ pub(crate) fn decide(global: &Global) -> Result<ConnectSettings, Failure> {
     Ok(settings)
 }
 
-/// The same, for a command that waits: connecting is part of the wait.
+/// The same for a command with `--wait`, which limits connecting, too.
 pub(crate) fn decide_waiting(global: &Global, wait: Option<Duration>) -> Result<ConnectSettings, Failure> {
     let mut settings = decide(global)?;
     settings.retry = settings.retry.with_wait(wait, global.connect_timeout);
     Ok(settings)
 }
 
-/// Where configuration files are looked for.
+/// The paths of configuration files.
 pub(crate) fn config_paths() -> Vec<PathBuf> {
-    file::places(&environment())
+    file::paths(&environment())
 }
 
-/// Variables that are not text cannot be ours.
+/// The environment. Variables that are not text are ignored, because no setting has such a name or value.
 fn environment() -> BTreeMap<String, String> {
     let text =
         |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
     std::env::vars_os().filter_map(text).collect()
 }
 
-/// Opens the store that was decided upon. Never another one.
+/// Opens the chosen store, never another one.
 pub(crate) async fn open(settings: &ConnectSettings, output: &Output) -> Result<Store, Failure> {
     for note in settings.notes.iter().filter(|_| !output.is_quiet) {
         output.note(note);
     }
     let url = &settings.store.as_ref().map_err(Clone::clone)?.value;
-    // A person may take their time to type a password.
+    // Before the time limit starts: a person may type a password slowly.
     let config = match url {
         StoreUrl::Etcd { endpoints, security } => Some(etcd_config(endpoints, *security, settings).await?),
         StoreUrl::Memory | StoreUrl::File(_) => None,
     };
     let retry = settings.retry;
     let opened = match (url, config) {
-        // The engine ends by itself when the write lock makes no progress; while it does, five hundred starts at once are served.
+        // No time limit here: the engine fails by itself when the write lock makes no progress. While it does, five hundred processes can start at once.
         (StoreUrl::File(path), _) => open_file(path).await.map_err(Some),
         (_, Some(config)) => match retry.open(|| EtcdEngine::connect(config.clone())).await {
             Ok(etcd) => {
@@ -101,19 +101,19 @@ pub(crate) async fn open(settings: &ConnectSettings, output: &Output) -> Result<
     })
 }
 
-/// What to do next is another thing before a store is open than after: there is no key to read back, and a file has no users.
+/// The failure of opening a store. Its hints differ from those for an open store: there is no key to read back, and a file has no users.
 fn not_opened(error: StoreError, url: &StoreUrl) -> Failure {
     let hint = match (&error, url) {
         (StoreError::Invalid(_), StoreUrl::File(_)) => Some("name a file with --store file:///path/store.db"),
-        (StoreError::Denied(_), StoreUrl::File(_)) => {
-            Some("see who may write to the file and to its folder, and whether its disk is read-only")
-        }
+        (StoreError::Denied(_), StoreUrl::File(_)) => Some(
+            "check the permissions of the file and its folder with `ls -ld`, and whether the disk is read-only",
+        ),
         (StoreError::Unusable(UnusableStore::SecondName(_)), StoreUrl::File(_)) => {
             Some("use one name: remove the other hard link, or mount the folder instead of the file")
         }
-        (StoreError::Unusable(UnusableStore::Untrusted(_)), StoreUrl::File(_)) => Some(
-            "use a folder that only you can write (chmod 700), and remove what other users have put there",
-        ),
+        (StoreError::Unusable(UnusableStore::Untrusted(_)), StoreUrl::File(_)) => {
+            Some("use a folder that only you can write (chmod 700), and remove the files of other users")
+        }
         (StoreError::Busy(_), StoreUrl::File(_)) => {
             Some("try again in a moment; `fuser -v FOLDER` lists the processes that use the store's folder")
         }
@@ -123,7 +123,7 @@ fn not_opened(error: StoreError, url: &StoreUrl) -> Failure {
         (StoreError::Ambiguous(_), _) => Some("try again; if that does not help, run `tenure doctor`"),
         _ => None,
     };
-    // A failure of TLS names its server, which may be one of many in the address.
+    // A TLS failure already names its server, one of perhaps many in the address.
     let names_its_server = matches!(error, StoreError::Tls { .. });
     let failure = Failure::from(error);
     let failure = if names_its_server { failure } else { failure.while_doing(&url.to_string()) };
@@ -133,7 +133,7 @@ fn not_opened(error: StoreError, url: &StoreUrl) -> Failure {
     }
 }
 
-/// Opens a store file, and makes it, in a folder for its owner alone, if there is none.
+/// Opens a store file. Creates it, in a folder with mode 0700, if there is none.
 pub(crate) async fn open_file(path: &Path) -> Result<Store, StoreError> {
     Ok(Store::new(FileEngine::open(path).await?))
 }
@@ -156,12 +156,12 @@ fn flags(global: &Global) -> Values {
 mod tests {
     use super::*;
 
-    /// Root may write everywhere, so a test that runs as root cannot see this happen.
+    /// Root may write everywhere, so a test that runs as root cannot provoke this error.
     #[test]
-    fn a_file_that_must_not_be_written_has_no_password() {
+    fn read_only_file_hints_at_permissions() {
         let denied = || StoreError::Denied("attempt to write a readonly database".into());
         let hint = |url: &str| not_opened(denied(), &url.parse().unwrap()).hint.unwrap();
-        assert!(hint("file:///a/b.db").contains("who may write to the file"));
+        assert!(hint("file:///a/b.db").contains("permissions of the file"));
         assert!(!hint("file:///a/b.db").contains("password"));
         assert!(hint("etcd://a:1").contains("password"));
     }

@@ -1,7 +1,8 @@
-//! `tenure demo`: the whole story by itself. Workers in processes of their own share a thousand tasks and elect a leader, the leader is killed, and its
-//! tasks run elsewhere. The tasks themselves write down when they ran, and the verdict is drawn from that.
+//! `tenure demo`: shows task sharing, an election and recovery from a crash in half a minute.
 //!
-//! It needs nothing and leaves nothing: unless a store is named, it has one in a temporary folder.
+//! Workers in separate processes share a thousand tasks and elect a leader. The demo kills the leader, and other workers run its tasks. The tasks
+//! record when they ran, and the result is computed from these records.
+//! Without a store on the command line, the demo creates one in a temporary folder and removes it at the end.
 
 mod figures;
 mod ledger;
@@ -17,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use tenure::client::{Client, NewTask, TaskFilter};
 use tenure::election::Elections;
 use tenure::session::Session;
+use tenure::{NewTask, Tenure};
 use tenure_core::id::TaskId;
 
 pub(crate) use worker::run as run_demo_worker;
@@ -35,46 +36,46 @@ use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::{Output, TextStyle};
 
-/// How long one chapter may take; one that takes longer will not end well.
+/// The time limit of one step. A step needs a few TTLs; one that takes longer has failed.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often what tasks write is looked at.
+/// The interval at which the ledgers are read. Longer, and the live table lags.
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
-/// As many as one command line can mean; beyond it a number was mistyped.
+/// The largest numbers that a command line plausibly means; a larger one is a typing mistake.
 const TASKS_MAX: i64 = 100_000;
 const WORKERS_MAX: i64 = 32;
 
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
-    /// How many tasks.
+    /// The number of tasks.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(i64).range(1..=TASKS_MAX))]
     tasks: i64,
-    /// How many workers; one of them is killed.
+    /// The number of workers; one of them is killed.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i64).range(2..=WORKERS_MAX))]
     nodes: i64,
-    /// How long the tasks of a killed worker stay its own.
+    /// The TTL of a worker's lease: how long a killed worker stays the owner of its tasks.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "3s")]
     ttl: Duration,
 }
 
-/// Runs the demo, and ends with 0 only if the numbers hold.
+/// Runs the demo. The exit code is 0 only if every figure is as promised.
 pub(crate) async fn run(args: &DemoArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
     let begin = Instant::now();
     let store = DemoStore::open(args.ttl, global, output).await?;
-    let told = {
+    let outcome = {
         let mut demo = DemoRun::new(args, &store, output);
         tokio::select! {
             biased;
             _ = tokio::signal::ctrl_c() => Err(Failure::new(Code::Interrupted, "interrupted")),
-            told = demo.run() => told.map(|figures| (figures, demo.leaderless)),
+            result = demo.run() => result.map(|figures| (figures, demo.leaderless)),
         }
     };
-    // Whatever became of it, nothing of it stays.
+    // The store is cleaned up also after a failure or Ctrl-C.
     store.close().await;
-    let (figures, leaderless) = told?;
+    let (figures, leaderless) = outcome?;
     let problems = figures.problems();
-    let said = DemoReport {
+    let report = DemoReport {
         schema: "tenure.demo/v1",
         ok: problems.is_empty(),
         verdict: figures.line(),
@@ -97,16 +98,16 @@ pub(crate) async fn run(args: &DemoArgs, global: &Global, output: &Output) -> Re
         problems: &problems,
     };
     if output.is_json {
-        output.object(&said)?;
+        output.object(&report)?;
     } else {
-        let tone = if said.ok { TextStyle::Good } else { TextStyle::Bad };
-        output.text(&format!("{}\n", output.toned(tone, &said.verdict)))?;
+        let tone = if report.ok { TextStyle::Good } else { TextStyle::Bad };
+        output.text(&format!("{}\n", output.toned(tone, &report.verdict)))?;
     }
     if problems.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    Err(Failure::new(Code::Failed, format!("the numbers do not hold: {}", problems.join("; ")))
-        .hint("run it again with -v, and report what it says"))
+    Err(Failure::new(Code::Failed, format!("the demo did not end as promised: {}", problems.join("; ")))
+        .hint("run it again with -v, and report its output"))
 }
 
 #[derive(Serialize)]
@@ -133,14 +134,14 @@ struct DemoReport<'a> {
     problems: &'a [String],
 }
 
-/// A worker, as we see it.
+/// A worker process with its ledger.
 struct DemoWorker {
     name: String,
     process: HelperProcess,
     ledger: LedgerReader,
 }
 
-/// The demo so far.
+/// The state of the demo.
 struct DemoRun<'a> {
     args: &'a DemoArgs,
     store: &'a DemoStore,
@@ -171,15 +172,15 @@ impl<'a> DemoRun<'a> {
 
     async fn run(&mut self) -> Result<DemoFigures, Failure> {
         self.start_workers().await?;
-        let client = Client::new(self.store.store.clone(), &self.store.namespace);
+        let failed = |error: &dyn std::fmt::Display| Failure::new(Code::Failed, error.to_string());
+        let session = Session::open(self.store.store.clone()).map_err(|error| failed(&error))?;
+        let tenure = Tenure::on_session(&session, &self.store.namespace).map_err(|error| failed(&error))?;
         let begin = now_ns();
-        self.submit(&client).await?;
+        self.submit(&tenure).await?;
         if self.wait_until_balanced().await? {
             self.figures.balanced_seconds = Some(seconds_since(begin));
         }
         self.figures.spread_before = spread(&self.runs.running(), &self.alive);
-        let session = Session::open(self.store.store.clone())
-            .map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
         let elections = Elections::new(&session, &self.store.namespace);
         let Some(leader) = self.leader(&elections).await? else { return Ok(self.figures.clone()) };
         let balanced = match self.figures.balanced_seconds {
@@ -189,7 +190,7 @@ impl<'a> DemoRun<'a> {
         self.note(&format!("{balanced}, {} leads", self.workers[leader].name));
         self.figures.leader_before = Some(self.workers[leader].name.clone());
         self.kill(leader, &elections).await?;
-        self.finish(&client).await?;
+        self.finish(&tenure).await?;
         let _ = session.close().await;
         Ok(self.figures.clone())
     }
@@ -218,12 +219,12 @@ impl<'a> DemoRun<'a> {
         HelperProcess::start(&args)
     }
 
-    async fn submit(&self, client: &Client) -> Result<(), Failure> {
+    async fn submit(&self, tenure: &Tenure) -> Result<(), Failure> {
         let ids = (1..=self.figures.tasks).map(|n| TaskId::parse(&format!("task-{n}")));
         let ids: Vec<TaskId> =
             ids.collect::<Result<_, _>>().map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
         let begin = Instant::now();
-        for submitted in client.submit_many(ids.into_iter().map(NewTask::new).collect()).await {
+        for submitted in tenure.submit_all(ids.into_iter().map(|id| NewTask::new("").id(id))).await {
             submitted
                 .map_err(|error| Failure::new(Code::Failed, format!("a task was not submitted: {error}")))?;
         }
@@ -235,7 +236,7 @@ impl<'a> DemoRun<'a> {
         Ok(())
     }
 
-    /// Waits until all tasks run and every worker has its share; false if that does not come.
+    /// Waits until all tasks run and every worker has its share. Returns false after the time limit.
     async fn wait_until_balanced(&mut self) -> Result<bool, Failure> {
         let begin = Instant::now();
         loop {
@@ -252,31 +253,31 @@ impl<'a> DemoRun<'a> {
         }
     }
 
-    /// Kills a worker with everything that runs in it, and waits until that runs elsewhere.
+    /// Kills a worker, and waits until its tasks run on other workers and another worker leads.
     async fn kill(&mut self, leader: usize, elections: &Elections) -> Result<(), Failure> {
         self.poll()?;
         let name = self.workers[leader].name.clone();
         let killed_ns = now_ns();
         self.workers[leader].process.kill().await?;
         self.alive.remove(&leader);
-        // What it wrote before its end is in its file; it writes nothing after it.
+        // The process has ended, so its ledger is complete after this read.
         self.poll()?;
-        let its = self.runs.tasks_of(leader);
+        let killed_tasks = self.runs.tasks_of(leader);
         self.runs.died(leader, now_ns());
-        self.figures.killed_tasks = its.len();
-        self.note(&format!("{name}, which leads, is killed with {} tasks on it", its.len()));
+        self.figures.killed_tasks = killed_tasks.len();
+        self.note(&format!("killed {name}, the leader, with {} tasks", killed_tasks.len()));
         let begin = Instant::now();
         while begin.elapsed() < STEP_TIMEOUT {
             self.poll()?;
             if self.figures.reclaimed_seconds.is_none() {
-                let last_ns = self.runs.all_began_after(&its, killed_ns);
+                let last_ns = self.runs.all_began_after(&killed_tasks, killed_ns);
                 self.figures.reclaimed_seconds = last_ns.map(|last_ns| seconds_between(killed_ns, last_ns));
             }
             if self.figures.leader_after.is_none()
-                && let Some(heir) = self.current_leader(elections).await?.filter(|heir| *heir != leader)
+                && let Some(next) = self.current_leader(elections).await?.filter(|next| *next != leader)
             {
                 self.leaderless = Some(seconds_since(killed_ns));
-                self.figures.leader_after = Some(self.workers[heir].name.clone());
+                self.figures.leader_after = Some(self.workers[next].name.clone());
             }
             if self.figures.reclaimed_seconds.is_some() && self.figures.leader_after.is_some() {
                 break;
@@ -284,17 +285,17 @@ impl<'a> DemoRun<'a> {
             tokio::time::sleep(POLL_EVERY).await;
         }
         if let (Some(seconds), Some(leader)) = (self.figures.reclaimed_seconds, &self.figures.leader_after) {
-            self.note(&format!("its tasks run elsewhere after {seconds:.1} s, {leader} leads"));
+            self.note(&format!("its tasks run on other workers after {seconds:.1} s, {leader} leads"));
         }
         Ok(())
     }
 
-    /// Waits until everything is in its place again, asks the store too, and ends all workers.
-    async fn finish(&mut self, client: &Client) -> Result<(), Failure> {
+    /// Waits until the tasks are balanced again, compares them with the store, and ends all workers.
+    async fn finish(&mut self, tenure: &Tenure) -> Result<(), Failure> {
         self.wait_until_balanced().await?;
         self.figures.spread = spread(&self.runs.running(), &self.alive);
         let running: BTreeSet<String> = self.runs.running_tasks().into_iter().map(str::to_owned).collect();
-        let listing = client.tasks(&TaskFilter::new()).await?;
+        let listing = tenure.tasks().list().await?;
         let stored: BTreeSet<&str> = listing.tasks.iter().map(|task| task.id.as_str()).collect();
         let expected = (1..=self.figures.tasks).map(|n| format!("task-{n}"));
         self.figures.lost =
@@ -311,14 +312,14 @@ impl<'a> DemoRun<'a> {
         Ok(())
     }
 
-    /// Reads what tasks have written, and shows it.
+    /// Reads the new ledger entries and draws the table.
     fn poll(&mut self) -> Result<(), Failure> {
         for (n, worker) in self.workers.iter_mut().enumerate() {
-            let news = worker.ledger.read_new();
-            let news = news.map_err(|error| {
-                Failure::new(Code::Failed, format!("what {} wrote cannot be read: {error}", worker.name))
+            let entries = worker.ledger.read_new();
+            let entries = entries.map_err(|error| {
+                Failure::new(Code::Failed, format!("the ledger of {} cannot be read: {error}", worker.name))
             })?;
-            for entry in news {
+            for entry in entries {
                 self.runs.note(n, entry);
             }
         }
@@ -330,7 +331,7 @@ impl<'a> DemoRun<'a> {
         Ok(())
     }
 
-    /// Waits until somebody leads; none if that does not come.
+    /// Waits for a leader. `None` after the time limit.
     async fn leader(&mut self, elections: &Elections) -> Result<Option<usize>, Failure> {
         let begin = Instant::now();
         while begin.elapsed() < STEP_TIMEOUT {
@@ -343,7 +344,7 @@ impl<'a> DemoRun<'a> {
         Ok(None)
     }
 
-    /// Who leads now.
+    /// The worker that leads now.
     async fn current_leader(&self, elections: &Elections) -> Result<Option<usize>, Failure> {
         let leader = elections.election(ELECTION).leader().await?.map(|leader| leader.record.candidate);
         Ok(self.workers.iter().position(|worker| Some(&worker.name) == leader.as_ref()))

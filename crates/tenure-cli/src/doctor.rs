@@ -1,6 +1,6 @@
-//! `tenure doctor`: configuration, connection, server and clock, one line for each, with what to do next.
+//! `tenure doctor`: checks configuration, connection, server and clock, and prints a line for each with what to do next.
 //!
-//! It only looks: nothing is written to the store.
+//! It only reads and never writes to the store.
 
 mod etcd;
 mod file;
@@ -17,7 +17,7 @@ use crate::connect::{self, ConnectSettings};
 use crate::failure::{Code, Failure};
 use crate::output::{Output, TextStyle};
 
-/// How well something is.
+/// The result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum CheckState {
@@ -26,7 +26,7 @@ enum CheckState {
     Fail,
 }
 
-/// One thing that was looked at.
+/// A check with its result.
 #[derive(Serialize, Debug)]
 struct DoctorCheck {
     name: &'static str,
@@ -60,11 +60,11 @@ impl DoctorCheck {
     }
 }
 
-/// Looks at everything; fails with the code of the first thing that did.
+/// Runs all checks. Fails with the code of the first failed one.
 pub(crate) async fn run(global: &Global, output: &Output) -> Result<(), Failure> {
     let mut checks = vec![clock()];
     match connect::decide(global) {
-        Ok(settings) => look(&settings, output, &mut checks).await,
+        Ok(settings) => check_store(&settings, output, &mut checks).await,
         Err(failure) => checks.push(DoctorCheck::fail("config", failure)),
     }
     report(&checks, output)?;
@@ -77,7 +77,7 @@ pub(crate) async fn run(global: &Global, output: &Output) -> Result<(), Failure>
     }
 }
 
-async fn look(settings: &ConnectSettings, output: &Output, checks: &mut Vec<DoctorCheck>) {
+async fn check_store(settings: &ConnectSettings, output: &Output, checks: &mut Vec<DoctorCheck>) {
     for shown in config::setting_rows(settings) {
         checks.push(DoctorCheck::ok("config", shown.to_string()));
     }
@@ -85,7 +85,7 @@ async fn look(settings: &ConnectSettings, output: &Output, checks: &mut Vec<Doct
         checks.push(DoctorCheck::warn(
             "config",
             note,
-            "`tenure config show` tells where each value came from",
+            "`tenure config show` prints the source of each value",
         ));
     }
     let url = match &settings.store {
@@ -95,20 +95,20 @@ async fn look(settings: &ConnectSettings, output: &Output, checks: &mut Vec<Doct
     match url {
         StoreUrl::Memory => {}
         StoreUrl::File(path) => {
-            checks.extend(file::look(path));
-            // To open it would make it.
+            checks.extend(file::checks(path));
+            // Opening the store would create the file.
             if !path.exists() {
                 return;
             }
         }
         StoreUrl::Etcd { endpoints, security } => {
-            return etcd::look(url, endpoints, *security, settings, checks).await;
+            return etcd::check(url, endpoints, *security, settings, checks).await;
         }
     }
     if checks.iter().any(|check| check.state == CheckState::Fail) {
         return;
     }
-    // The notes were told as checks.
+    // The notes are reported as checks already.
     let quiet = ConnectSettings { notes: Vec::new(), ..settings.clone() };
     match connect::open(&quiet, output).await {
         Ok(store) => {
@@ -136,17 +136,17 @@ fn engine(store: &Store) -> DoctorCheck {
     )
 }
 
-/// The lease length that sessions ask for unless told otherwise.
+/// The default TTL of sessions.
 const TTL: Duration = Duration::from_secs(15);
 
-/// A session renews three times per TTL; from here on a few slow answers in a row could cost it.
+/// A session renews three times per TTL. From this round trip on, a few slow replies in a row could lose the lease.
 const ROUND_TRIP_SLOW: Duration = Duration::from_millis(500);
 
-/// How often the round trip is measured: enough for a median that one hiccup does not move.
+/// The number of measurements: enough for a median that one slow reply does not change.
 const ROUNDS: usize = 7;
 
-/// The median round trip, against what a session needs.
-async fn round_trip<F, Fut>(ask: F) -> DoctorCheck
+/// Compares the median round trip with what a session needs.
+async fn round_trip<F, Fut>(read: F) -> DoctorCheck
 where
     F: Fn() -> Fut,
     Fut: Future<Output = Result<(), Failure>>,
@@ -154,7 +154,7 @@ where
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
         let before = Instant::now();
-        if let Err(failure) = ask().await {
+        if let Err(failure) = read().await {
             return DoctorCheck::fail("connection", failure);
         }
         took.push(before.elapsed());
@@ -170,10 +170,10 @@ where
     if median < ROUND_TRIP_SLOW {
         return DoctorCheck::ok("connection", detail);
     }
-    DoctorCheck::warn("connection", detail, "use a longer --ttl, or a store that is nearer")
+    DoctorCheck::warn("connection", detail, "use a longer --ttl, or a nearer store")
 }
 
-/// Leases run on while the machine sleeps, and so must the clock that watches over them.
+/// Checks the clock: leases run on during suspend, so validity must be measured with a clock that counts it.
 fn clock() -> DoctorCheck {
     let now = BootClock.now().since_origin();
     if cfg!(target_os = "linux") {
@@ -184,8 +184,8 @@ fn clock() -> DoctorCheck {
     }
     DoctorCheck::warn(
         "clock",
-        "the monotonic clock, which may stand still while the machine sleeps",
-        "do not suspend a machine that holds locks",
+        "the monotonic clock, which may not count suspend",
+        "do not suspend a host that holds locks",
     )
 }
 
@@ -201,14 +201,14 @@ fn report(checks: &[DoctorCheck], output: &Output) -> Result<(), Failure> {
         return output.object(&DoctorReport { schema: "tenure.doctor/v1", ok, checks });
     }
     for check in checks {
-        let word = match check.state {
+        let label = match check.state {
             CheckState::Ok => output.toned(TextStyle::Good, "ok  "),
             CheckState::Warn => output.toned(TextStyle::Doubtful, "warn"),
             CheckState::Fail => output.toned(TextStyle::Bad, "fail"),
         };
         let next = check.next.as_ref().map(|next| format!("; next: {next}")).unwrap_or_default();
         let text = format!("{:<10}  {}{next}", check.name, check.detail).replace('\n', " ");
-        output.text(&format!("{word}  {}\n", crate::output::escape_controls(text.as_bytes())))?;
+        output.text(&format!("{label}  {}\n", crate::output::escape_controls(text.as_bytes())))?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Durations as text: `500ms`, `15s`, `2m`, `1h30m`.
+//! Parses and formats durations: `500ms`, `15s`, `2m`, `1h30m`.
 //!
-//! A number without a unit is refused: tools disagree about its unit, and a TTL that is wrong by a factor of 1,000 is an outage.
+//! A number without a unit is refused: tools use different default units, and a TTL that is wrong by a factor of 1,000 is an outage.
 
 use std::time::Duration;
 

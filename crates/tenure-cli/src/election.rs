@@ -1,4 +1,4 @@
-//! `tenure election`: who leads, who wants to, and asking a leader to go.
+//! `tenure election`: lists leaders and candidates, and requests that a leader steps down.
 
 mod rows;
 mod step_down;
@@ -20,25 +20,25 @@ use crate::failure::Failure;
 use crate::lease_remaining::{in_seconds, remaining};
 use crate::output::Output;
 
-/// What can be done with elections.
+/// The verbs.
 #[derive(Subcommand, Debug)]
 pub(crate) enum ElectionCommand {
-    /// List the elections that have a leader: name, fence, leader, its value, how many wait.
+    /// List the elections that have a leader: name, token, leader, its value, number of candidates.
     #[command(alias = "list")]
     Ls,
-    /// Show who leads and who waits to, all at one revision.
+    /// Show the leader and the candidates, all at one revision.
     #[command(aliases = ["get", "describe"])]
     Show {
         /// The election's name.
         name: String,
     },
-    /// Tell who leads, then every change, one on a line; a time without a leader is told too.
+    /// Print the leader, then every change, one per line; times without a leader are printed, too.
     Watch(watch::ElectionWatchArgs),
-    /// Ask the leader to go, and wait until it has. Exit 3 if nobody leads, 4 if it is somebody else than you meant or it declines, 8 if it does
-    /// not go in time.
+    /// Request that the leader resigns, and wait until it has. Exit 3 if there is no leader, 4 if the leader has another token or declines, 8 if it
+    /// does not resign in time.
     Resign(ResignArgs),
-    /// Ask the leader to hand over to a candidate, and wait until that leads. Exit 3 if there is no such candidate, 4 if somebody else leads
-    /// instead or the leader declines, 8 if it is not done in time.
+    /// Request that the leader hands over to a candidate, and wait until the candidate leads. Exit 3 if there is no such candidate, 4 if another
+    /// candidate leads instead or the leader declines, 8 if it does not happen in time.
     Transfer(TransferArgs),
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum ElectionCommand {
 pub(crate) struct ResignArgs {
     /// The election's name.
     name: String,
-    /// Only the leader with this fence, as listings show it.
+    /// Only if the leader has this token, as listings show it.
     #[arg(long, value_name = "T")]
     token: Option<i64>,
     #[command(flatten)]
@@ -57,9 +57,9 @@ pub(crate) struct ResignArgs {
 pub(crate) struct TransferArgs {
     /// The election's name.
     name: String,
-    /// The candidate that shall lead, by the name that listings show.
+    /// The candidate to hand over to, by its name in listings.
     candidate: String,
-    /// The candidate with this fence, if several have the same name.
+    /// The token of the candidate, if several have the same name.
     #[arg(long, value_name = "T")]
     token: Option<i64>,
     #[command(flatten)]
@@ -68,12 +68,12 @@ pub(crate) struct TransferArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct StepDownTimeoutArgs {
-    /// How long to wait for it. The wish stands after that too.
+    /// How long to wait. The request stays in the store after that.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "30s")]
     wait: Duration,
 }
 
-/// Refuses what is wrong whatever the store holds.
+/// Checks the arguments before a store is opened.
 pub(crate) fn check(command: &ElectionCommand) -> Result<(), Failure> {
     match command {
         ElectionCommand::Ls => Ok(()),
@@ -84,30 +84,30 @@ pub(crate) fn check(command: &ElectionCommand) -> Result<(), Failure> {
             parse(&args.name)?;
             if args.candidate.is_empty() {
                 return Err(Failure::usage("the candidate's name is empty")
-                    .hint(format!("see who waits with `tenure election show {}`", args.name)));
+                    .hint(format!("list the candidates with `tenure election show {}`", args.name)));
             }
             Ok(())
         }
     }
 }
 
-/// The election of a command, with its name.
+/// The election of a verb, with its name.
 struct ElectionTarget {
     name: ElectionName,
     election: Election,
 }
 
-/// Runs a verb on an open store, in the name of this process.
+/// Runs a verb on an open store. `sender` is the author of requests.
 pub(crate) async fn run(
     command: &ElectionCommand,
     store: &Store,
     namespace: &Namespace,
-    who: &str,
+    sender: &str,
     output: &Output,
 ) -> Result<(), Failure> {
-    // A session that is asked for nothing asks nothing of the store.
+    // A session without registrations sends no request, so it needs no lease and no close.
     let session = Session::open(store.clone()).map_err(|error| Failure::usage(error.to_string()))?;
-    let elections = Elections::new(&session, namespace).identity(who);
+    let elections = Elections::new(&session, namespace).identity(sender);
     let election = |name: &str| {
         let name = parse(name)?;
         Ok::<_, Failure>(ElectionTarget { election: elections.election(&name), name })
@@ -169,21 +169,22 @@ async fn show(target: &ElectionTarget, store: &Store, output: &Output) -> Result
         return output.object(&ElectionShowReport { schema: SCHEMA, shown, backend, revision });
     }
     if shown.leader.is_none() {
-        output.note(&format!("nobody leads '{}'", view.name));
+        output.note(&format!("'{}' has no leader", view.name));
     }
-    if let Some(asked) = shown.leader.as_ref().and_then(|leader| leader.person.asked.as_ref()) {
-        output.note(&asked.describe());
+    if let Some(request) = shown.leader.as_ref().and_then(|leader| leader.candidate.step_down.as_ref()) {
+        output.note(&request.describe());
     }
     let leader = shown.leader.into_iter().map(|leader| {
         let left = in_seconds(leader.remaining_seconds.map(Duration::from_secs_f64));
-        leader.person.into_row("leads", left)
+        leader.candidate.into_row("leads", left)
     });
-    let candidates = shown.candidates.into_iter().map(|person| person.into_row("waits", "-".to_owned()));
+    let candidates =
+        shown.candidates.into_iter().map(|candidate| candidate.into_row("waits", "-".to_owned()));
     let rows: Vec<Vec<String>> = leader.chain(candidates).collect();
     output.table(&["", "token", "candidate", "value", "priority", "since", "lease s"], &rows)
 }
 
-/// The name of an election, for hints.
+/// The hint with the command that shows an election.
 fn shown_by(name: &ElectionName) -> String {
     format!("see `tenure election show {name}`")
 }

@@ -1,8 +1,8 @@
-//! How a command fails: a code for scripts, a message and a hint for people.
+//! The failure of a command: a code for scripts, a message and a hint for the user.
 //!
-//! The exit codes are a promise: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict, 5 store unavailable,
-//! 6 denied, 8 wait timed out, 10 and 11 the awaited task ended failed and killed, 130 interrupted. Wrappers that run a command have their own: 125 for everything that keeps the command
-//! from being started, except 126 not executable and 127 not found; 124 not acquired and 122 lost.
+//! The exit codes are stable: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict, 5 store unavailable,
+//! 6 denied, 8 wait timed out, 10 and 11 the awaited task ended failed and killed, 130 interrupted. Wrappers use other codes: 125 if the command
+//! was not started, 126 if it is not executable, 127 if it was not found, 124 if the lock was not acquired, 122 if it was lost.
 
 mod access;
 
@@ -15,71 +15,71 @@ use tenure::store::{Denied, InvalidRequest, StoreError, StoreReplaced, UnusableS
 
 pub(crate) use access::set_namespace;
 
-/// What kind of failure it is: the stable word in `--json`, and the exit code.
+/// The kind of a failure: the stable `code` in `--json`, and the exit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Code {
-    /// It failed, and no other word fits.
+    /// Any other failure.
     Failed,
     /// The command line, a variable or a configuration file is wrong.
     Usage,
-    /// The store refuses such a request, whatever it holds.
+    /// The request is invalid for this store, independently of its content.
     Invalid,
-    /// The thing asked for does not exist.
+    /// The requested object does not exist.
     NotFound,
-    /// Something is not as the request demands.
+    /// A condition of the request does not hold.
     Conflict,
-    /// The store cannot be reached or used just now.
+    /// The store cannot be reached or is not ready.
     Unavailable,
-    /// The store does not let us.
+    /// The store denies access.
     Denied,
     /// TLS: a certificate is refused, by this side or by the server.
     Untrusted,
-    /// The time given ran out.
+    /// The time limit has passed.
     TimedOut,
-    /// The task that was waited for has failed.
+    /// The awaited task has failed.
     TaskFailed,
-    /// The task that was waited for was killed.
+    /// The awaited task was killed.
     TaskKilled,
-    /// Somebody pressed Ctrl-C.
+    /// Ctrl-C was pressed.
     Interrupted,
-    /// That part of history is gone.
+    /// That part of the history was compacted.
     Compacted,
-    /// That part of history has not happened.
+    /// The revision does not exist yet.
     FutureRevision,
     /// The request may or may not have been applied.
     Ambiguous,
     /// The store has no space left.
     NoSpace,
-    /// What is at the address must not be used by this program.
+    /// The store at the address cannot be used by this version, or is not safe to use.
     Unusable,
-    /// The store is not the one it was, or makes no sense.
+    /// The store was replaced or is corrupt.
     StoreLost,
-    /// Whoever read our output has left: no failure to speak of.
+    /// The reader of the output has closed the pipe.
     BrokenPipe,
-    /// The command to run may not be executed.
+    /// The command may not be executed.
     NotExecutable,
-    /// There is no such command to run.
+    /// The command was not found.
     CommandNotFound,
-    /// Somebody else holds it, or has done it.
+    /// Another process holds it, or has done the run.
     NotAcquired,
-    /// What the command relied on was lost.
+    /// The hold was lost.
     Lost,
 }
 
-/// What a wrapper ends with when it failed before its command started, as timeout(1) does.
+/// The exit code of a wrapper that failed before its command started, as of timeout(1).
 pub(crate) const WRAPPER_FAILED: u8 = 125;
 
-/// What scripts see when somebody else holds it, or has done it.
+/// The exit code if another process holds it, or has done the run.
 pub(crate) const NOT_ACQUIRED: u8 = 124;
 
-/// What scripts see when a command was stopped because what it relied on was lost.
+/// The exit code of a command that was stopped because the hold was lost.
 pub(crate) const LOST: u8 = 122;
 
 impl Code {
     fn exit(self) -> u8 {
         match self {
-            // The reader had enough, as in `| head`; under pipefail anything but 0 would make that an error.
+            // The reader closed the pipe, as `| head` does. With `pipefail`, any other code would fail the pipeline.
             Code::BrokenPipe => 0,
             Code::Failed
             | Code::Compacted
@@ -105,7 +105,7 @@ impl Code {
     }
 }
 
-/// Why a command ends with anything but 0.
+/// The reason why a command fails.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
@@ -132,20 +132,20 @@ impl Failure {
         self
     }
 
-    /// Says what was being done, in front of what went wrong.
+    /// Puts the failed operation in front of the message.
     #[must_use]
     pub(crate) fn while_doing(mut self, what: &str) -> Failure {
         self.message = format!("{what}: {}", self.message);
         self
     }
 
-    /// A newer program wrote the store.
-    fn newer_format(code: Code, found: u32, ours: u32) -> Failure {
+    /// The failure for a store of a newer version.
+    fn newer_format(code: Code, found: u32, known: u32) -> Failure {
         let version = env!("CARGO_PKG_VERSION");
         Failure::new(
             code,
             format!(
-                "the store has format {found}, and tenure {version} knows formats up to {ours}: a newer tenure wrote it; \
+                "the store has format {found}, and tenure {version} knows formats up to {known}: a newer tenure wrote it; \
                  nothing was changed"
             ),
         )
@@ -156,7 +156,7 @@ impl Failure {
         ExitCode::from(self.code.exit())
     }
 
-    /// The exit code of a wrapper whose command was not started: scripts must be able to tell it from the command's own.
+    /// The exit code of a wrapper that did not start its command. Scripts must be able to distinguish it from the command's own.
     pub(crate) fn wrapper_exit_code(&self) -> ExitCode {
         match self.code {
             Code::NotExecutable
@@ -184,51 +184,55 @@ impl From<StoreError> for Failure {
         let message = error.to_string();
         let (code, hint) = match error {
             StoreError::Invalid(invalid) => {
-                // The prefix "invalid request" helps a library's caller; here the request is the command line.
+                // A library error begins with "invalid request"; here the request is the command line, so that prefix is left out.
                 let failure = Failure::new(Code::Invalid, invalid.to_string());
                 return match invalid {
                     InvalidRequest::TooLarge { .. } => {
-                        failure.hint("keep large things elsewhere and store their address")
+                        failure.hint("store large data elsewhere, and its address here")
                     }
                     InvalidRequest::TooManyOps { .. } => failure.hint("split it into several transactions"),
                     InvalidRequest::TtlTooLarge { .. } => {
-                        failure.hint("use a shorter --ttl; 15s suits nearly everybody")
+                        failure.hint("use a shorter --ttl; 15s suits most programs")
                     }
                     InvalidRequest::OpenPrefix(_) => failure.hint("add a '/' at the end"),
                     _ => failure,
                 };
             }
-            StoreError::LeaseNotFound => (Code::NotFound, "ask for a new one with `--ttl 15s`"),
-            StoreError::LeaseExists => (Code::Conflict, "choose another id"),
-            StoreError::KeyNotFound => (Code::NotFound, "list what there is with `tenure kv range ''`"),
-            StoreError::Compacted { .. } => {
-                (Code::Compacted, "list again with `tenure kv range`, then go on from the revision it shows")
+            StoreError::LeaseNotFound => {
+                (Code::NotFound, "get a new lease with `tenure kv put KEY VALUE --ttl 15s`")
             }
+            StoreError::LeaseExists => (Code::Conflict, "choose another id"),
+            StoreError::KeyNotFound => (Code::NotFound, "list the keys with `tenure kv range ''`"),
+            StoreError::Compacted { .. } => (
+                Code::Compacted,
+                "list the keys with `tenure kv range --json`, then continue after its revision",
+            ),
             StoreError::FutureRevision => {
                 (Code::FutureRevision, "`tenure kv range '' --limit 1 --json` shows the current revision")
             }
             StoreError::Busy(_) | StoreError::RateLimited => (Code::Unavailable, "try again in a moment"),
             StoreError::NoSpace => (
                 Code::NoSpace,
-                "make space on its disk, or delete keys and compact history; then run `tenure doctor`",
+                "free space on its disk, or delete keys and compact the history; then run `tenure doctor`",
             ),
             StoreError::Unavailable(_) => {
                 (Code::Unavailable, "check the address with `tenure config show`, then run `tenure doctor`")
             }
-            StoreError::Ambiguous(_) => {
-                (Code::Ambiguous, "read the key back before you try again: `tenure kv get KEY`")
+            StoreError::Ambiguous(_) => (
+                Code::Ambiguous,
+                "the request may have been applied: read the key with `tenure kv get KEY` before you try again",
+            ),
+            StoreError::Unusable(UnusableStore::NewerFormat { found, supported }) => {
+                return Failure::newer_format(Code::Unusable, found, supported);
             }
-            StoreError::Unusable(UnusableStore::NewerFormat { found, ours }) => {
-                return Failure::newer_format(Code::Unusable, found, ours);
-            }
-            StoreError::Replaced(StoreReplaced::FormatChanged { found, ours }) if found > ours => {
-                return Failure::newer_format(Code::StoreLost, found, ours);
+            StoreError::Replaced(StoreReplaced::FormatChanged { found, supported }) if found > supported => {
+                return Failure::newer_format(Code::StoreLost, found, supported);
             }
             StoreError::Unusable(_) => {
                 (Code::Unusable, "name another place with --store file:///path/store.db")
             }
             StoreError::Replaced(_) | StoreError::Corrupt(_) => {
-                (Code::StoreLost, "run `tenure doctor` to see what is there now")
+                (Code::StoreLost, "run `tenure doctor` to see the state of the store")
             }
             StoreError::Denied(Denied::MissingGrant(grant)) => {
                 return Failure::new(Code::Denied, message).hint(access::grant_hint(&grant));
@@ -246,12 +250,12 @@ impl From<WatchError> for Failure {
     fn from(end: WatchError) -> Failure {
         match end {
             WatchError::Compacted { at } => StoreError::Compacted { at: Some(at) }.into(),
-            WatchError::Lost(error) => Failure::from(error).while_doing("the watch was lost"),
+            WatchError::Lost(error) => Failure::from(error).while_doing("the watch ended"),
         }
     }
 }
 
-/// For `doctor`, which talks to etcd without an engine in between.
+/// For `doctor`, which uses the etcd client without an engine.
 impl From<tenure_etcd::Error> for Failure {
     fn from(error: tenure_etcd::Error) -> Failure {
         use tenure_etcd::Error;
@@ -268,13 +272,15 @@ impl From<tenure_etcd::Error> for Failure {
     }
 }
 
-/// Trouble with our own output.
+/// A failed write to stdout.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure::new(Code::BrokenPipe, "nobody reads the output any more")
-                .hint("read it, or have a command run by `-- CMD`"),
-            _ => Failure::new(Code::Failed, format!("the output cannot be written: {error}")),
+            io::ErrorKind::BrokenPipe => {
+                Failure::new(Code::BrokenPipe, "the reader of the output has closed the pipe")
+                    .hint("read the output, or let tenure run a command with `-- CMD`")
+            }
+            _ => Failure::new(Code::Failed, format!("cannot write the output: {error}")),
         }
     }
 }
@@ -286,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_store_error_has_its_exit_code_and_a_next_step() {
+    fn each_store_error_has_code_and_hint() {
         for (error, exit) in [
             (StoreError::LeaseNotFound, 3),
             (StoreError::KeyNotFound, 3),
@@ -310,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_in_json_is_a_code_a_message_and_a_hint() {
+    fn json_failure_has_code_message_and_hint() {
         let failure = Failure::new(Code::TimedOut, "too late").hint("wait longer");
         let json = serde_json::to_string(&failure).unwrap();
         assert_eq!(json, r#"{"code":"timed_out","message":"too late","hint":"wait longer"}"#);

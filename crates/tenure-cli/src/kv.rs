@@ -1,6 +1,6 @@
-//! `tenure kv`: the store's own verbs on raw keys, for scripts and for looking under the floor.
+//! `tenure kv`: reads and writes raw keys, for scripts and for debugging.
 //!
-//! Keys are taken literally: no namespace is put in front of them.
+//! Keys are literal: they get no namespace prefix.
 
 mod compact;
 mod delete;
@@ -23,30 +23,30 @@ use crate::audit::Trail;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// What `--json` answers to these verbs carry as `schema`.
+/// The `schema` of JSON output about raw keys.
 const SCHEMA: &str = "tenure.kv/v1";
 
-/// The verbs. Keys are literal: the namespace is not put in front of them.
+/// The verbs. Keys are literal: they get no namespace prefix.
 #[derive(Subcommand, Debug)]
 #[command(
-    after_help = "Keys are taken literally: the namespace is NOT put in front of them.\nA prefix ends in '/', or is '' for every key there is."
+    after_help = "Keys are literal: they get NO namespace prefix.\nA prefix ends in '/', or is '' for every key."
 )]
 pub(crate) enum KvCommand {
     /// Print a key's value; exit 3 if there is none.
     Get(read::GetArgs),
-    /// Put a value; print the revision.
+    /// Put a value; prints the revision.
     Put(put::PutArgs),
-    /// Delete a key, or all under a prefix; print how many there were. Exit 3 if the key does not exist.
+    /// Delete a key, or all keys under a prefix; prints their number. Exit 3 if the key does not exist.
     #[command(aliases = ["delete", "rm"])]
     Del(delete::DelArgs),
     /// List the keys under a prefix, all at one revision.
     #[command(aliases = ["ls", "list"])]
     Range(read::RangeArgs),
-    /// Tell every change of a key or a prefix, one on a line.
+    /// Print every change of a key or a prefix, one per line.
     Watch(watch::KvWatchArgs),
-    /// Do a transaction given as JSON; exit 4 if its conditions did not hold.
+    /// Commit a transaction given as JSON; exit 4 if its conditions did not hold.
     Txn(txn::TxnArgs),
-    /// Forget history up to a revision.
+    /// Delete the history up to a revision.
     Compact(compact::CompactArgs),
 }
 
@@ -68,7 +68,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Refuses what is wrong with a verb whatever the store, before any store is opened.
+/// Checks the arguments before a store is opened.
 pub(crate) fn check(command: &KvCommand, output: &Output) -> Result<(), Failure> {
     match command {
         KvCommand::Get(args) => args.key.bytes().map(drop),

@@ -1,4 +1,4 @@
-//! `tenure lease`: leases as the store sees them, whoever granted them.
+//! `tenure lease`: lists, shows and revokes the leases of the store, of this and of other programs.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use crate::failure::{Code, Failure};
 use crate::kv::{KvKey, parse_lease};
 use crate::output::Output;
 
-/// What `--json` answers carry as `schema`.
+/// The `schema` of JSON output about leases.
 const SCHEMA: &str = "tenure.lease/v1";
 
-/// How many leases are asked about at once: a store with ten thousand answers in a second or two and does not feel it.
+/// The number of lease requests in flight: a list of ten thousand leases takes a second or two and does not load the store.
 const IN_FLIGHT: usize = 32;
 
-/// What can be done with leases.
+/// The verbs.
 #[derive(Subcommand, Debug)]
 pub(crate) enum LeaseCommand {
-    /// List all leases: id, TTL, how long it has left, how many keys it holds.
+    /// List all leases: id, TTL, remaining time, number of keys.
     #[command(alias = "list")]
     Ls,
     /// Show a lease and its keys; exit 3 if there is none.
@@ -35,13 +35,13 @@ pub(crate) enum LeaseCommand {
         #[arg(value_name = "ID", value_parser = parse_lease)]
         id: LeaseId,
     },
-    /// End a lease at once; its keys are deleted. Exit 3 if there is none.
+    /// Revoke a lease now; its keys are deleted. Exit 3 if there is none.
     #[command(aliases = ["delete", "rm"])]
     Revoke {
         /// The lease, as listings show it.
         #[arg(value_name = "ID", value_parser = parse_lease)]
         id: LeaseId,
-        /// Why; `tenure events` shows it.
+        /// The reason; `tenure events` shows it.
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         reason: String,
         #[command(flatten)]
@@ -49,7 +49,7 @@ pub(crate) enum LeaseCommand {
     },
 }
 
-/// Refuses what is wrong whatever the store holds.
+/// Checks the arguments before a store is opened.
 pub(crate) fn check(command: &LeaseCommand, output: &Output) -> Result<(), Failure> {
     match command {
         LeaseCommand::Ls | LeaseCommand::Show { .. } => Ok(()),
@@ -88,7 +88,7 @@ async fn list(store: &Store, namespace: &Namespace, output: &Output) -> Result<(
     #[derive(Serialize)]
     struct LeaseRow {
         #[serde(flatten)]
-        about: About,
+        times: LeaseTimes,
         keys: usize,
     }
     let (ids, mut is_complete) = match store.leases().await {
@@ -97,16 +97,16 @@ async fn list(store: &Store, namespace: &Namespace, output: &Output) -> Result<(
         Err(StoreError::Denied(_)) => (of_namespace(store, namespace).await?, false),
         Err(error) => return Err(error.into()),
     };
-    let asking = ids.into_iter().map(|id| async move {
+    let requests = ids.into_iter().map(|id| async move {
         match store.lease(id).await {
             Ok(Some(view)) => Ok(Listed::Shown(id, view)),
             Ok(None) => Ok(Listed::Ended),
-            // The keys of a lease are shown to users that may read them.
+            // etcd shows the keys of a lease only to a user that may read them.
             Err(StoreError::Denied(_)) => Ok(Listed::Hidden),
             Err(error) => Err(error),
         }
     });
-    let listed: Vec<Listed> = stream::iter(asking).buffer_unordered(IN_FLIGHT).try_collect().await?;
+    let listed: Vec<Listed> = stream::iter(requests).buffer_unordered(IN_FLIGHT).try_collect().await?;
     is_complete &= !listed.iter().any(|listed| matches!(listed, Listed::Hidden));
     let mut found: Vec<(LeaseId, LeaseView)> = listed
         .into_iter()
@@ -117,8 +117,9 @@ async fn list(store: &Store, namespace: &Namespace, output: &Output) -> Result<(
         .collect();
     found.sort_by_key(|(id, _)| *id);
     if output.is_json {
-        let rows =
-            found.iter().map(|(id, view)| LeaseRow { about: About::new(*id, view), keys: view.keys.len() });
+        let rows = found
+            .iter()
+            .map(|(id, view)| LeaseRow { times: LeaseTimes::new(*id, view), keys: view.keys.len() });
         return output.object(&LeaseListReport {
             schema: SCHEMA,
             leases: rows.collect(),
@@ -159,13 +160,13 @@ async fn show(id: LeaseId, store: &Store, output: &Output) -> Result<(), Failure
     struct LeaseShowReport {
         schema: &'static str,
         #[serde(flatten)]
-        about: About,
+        times: LeaseTimes,
         keys: Vec<KvKey>,
     }
     let view = store.lease(id).await?.ok_or_else(|| none(id))?;
     if output.is_json {
         let keys = view.keys.iter().map(|key| KvKey::new(key)).collect();
-        return output.object(&LeaseShowReport { schema: SCHEMA, about: About::new(id, &view), keys });
+        return output.object(&LeaseShowReport { schema: SCHEMA, times: LeaseTimes::new(id, &view), keys });
     }
     output.record([
         id.to_string(),
@@ -211,17 +212,17 @@ async fn revoke(
     output.record([id.to_string(), deleted.to_string(), revision.to_string()])
 }
 
-/// What every answer says of a lease.
+/// The times of a lease, part of every report.
 #[derive(Serialize)]
-struct About {
+struct LeaseTimes {
     lease: String,
     ttl_seconds: f64,
     remaining_seconds: f64,
 }
 
-impl About {
-    fn new(id: LeaseId, view: &LeaseView) -> About {
-        About {
+impl LeaseTimes {
+    fn new(id: LeaseId, view: &LeaseView) -> LeaseTimes {
+        LeaseTimes {
             lease: id.to_string(),
             ttl_seconds: view.granted.as_secs_f64(),
             remaining_seconds: view.remaining.as_secs_f64(),
@@ -230,8 +231,11 @@ impl About {
 }
 
 fn none(id: LeaseId) -> Failure {
-    Failure::new(Code::NotFound, format!("there is no lease {id}: it never was, has ended or was revoked"))
-        .hint("list what there is with `tenure lease ls`")
+    Failure::new(
+        Code::NotFound,
+        format!("there is no lease {id}: it has ended, was revoked or never existed"),
+    )
+    .hint("list the leases with `tenure lease ls`")
 }
 
 fn seconds(duration: Duration) -> String {

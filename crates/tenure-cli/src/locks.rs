@@ -1,4 +1,4 @@
-//! `tenure locks`: who holds which lock, who waits, and taking it away from them.
+//! `tenure locks`: lists locks with their holders and waiters, and breaks locks.
 
 use std::collections::BTreeMap;
 
@@ -18,31 +18,31 @@ use crate::lock::{SCHEMA, held_by, held_for, parse};
 use crate::node::format_time;
 use crate::output::Output;
 
-/// What can be done with locks.
+/// The verbs.
 #[derive(Subcommand, Debug)]
 pub(crate) enum LocksCommand {
-    /// List the locks that somebody holds: name, fence, holder, since, how many wait.
+    /// List the held locks: name, token, number of holders and waiters, held for, holder.
     #[command(alias = "list")]
     Ls,
-    /// Show who holds a lock and who waits for it.
+    /// Show the holders and the waiters of a lock.
     #[command(aliases = ["get", "describe"])]
     Show {
         /// The lock's name.
         name: String,
     },
-    /// Take a lock away from whoever holds it. Exit 3 if nobody does, 4 if it is somebody else than you meant.
+    /// Revoke a lock from its holder. Exit 3 if it has no holder, 4 if the holder has another token.
     ///
-    /// The holder learns of it within a round trip and stops; what it writes until then only a check of its fence keeps harmless.
+    /// The holder notices it within a round trip and stops. Until then only a check of its fencing token rejects its writes.
     Break {
         /// The lock's name.
         name: String,
-        /// Only from the holder with this fence, as listings show it.
+        /// Only from the holder with this token, as listings show it.
         #[arg(long, value_name = "T", conflicts_with = "force")]
         token: Option<i64>,
-        /// From everybody who holds it, however many.
+        /// From every holder, however many there are.
         #[arg(long)]
         force: bool,
-        /// Why; `tenure events` shows it.
+        /// The reason; `tenure events` shows it.
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         reason: String,
         #[command(flatten)]
@@ -50,7 +50,7 @@ pub(crate) enum LocksCommand {
     },
 }
 
-/// Refuses what is wrong whatever the store holds.
+/// Checks the arguments before a store is opened.
 pub(crate) fn check(command: &LocksCommand, output: &Output) -> Result<(), Failure> {
     match command {
         LocksCommand::Ls => Ok(()),
@@ -71,7 +71,7 @@ pub(crate) async fn run(
     identity: Identity,
     output: &Output,
 ) -> Result<(), Failure> {
-    // A session that is asked for nothing asks nothing of the store.
+    // A session without registrations sends no request, so it needs no lease and no close.
     let session = Session::open(store.clone()).map_err(|error| Failure::usage(error.to_string()))?;
     let locks = Locks::new(&session, namespace).identity(identity);
     match command {
@@ -79,8 +79,8 @@ pub(crate) async fn run(
         LocksCommand::Show { name } => show(&parse(name)?, &locks, store, output).await,
         LocksCommand::Break { name, token, force, reason, confirm } => {
             let token = token.map(|token| Token(Revision(token)));
-            let terms = BreakOptions { token, force: *force, reason, confirm: *confirm };
-            take(&parse(name)?, terms, &locks, output).await
+            let options = BreakOptions { token, force: *force, reason, confirm: *confirm };
+            break_lock(&parse(name)?, options, &locks, output).await
         }
     }
 }
@@ -173,12 +173,12 @@ async fn list(locks: &Locks, store: &Store, output: &Output) -> Result<(), Failu
     }
     let row = |view: &LockSnapshot| {
         let first = view.holders.first();
-        let fence = first.map_or("-".to_owned(), |first| first.token.to_string());
+        let token = first.map_or("-".to_owned(), |first| first.token.to_string());
         let by = first.map_or("-".to_owned(), |first| first.record.identity().to_string());
         let since = first.and_then(|first| held_for(&first.record)).unwrap_or("-".to_owned());
         vec![
             view.name.to_string(),
-            fence,
+            token,
             view.holders.len().to_string(),
             view.waiters.len().to_string(),
             since,
@@ -234,13 +234,13 @@ async fn show(name: &LockName, locks: &Locks, store: &Store, output: &Output) ->
     });
     let rows: Vec<Vec<String>> = holders.chain(waiters).collect();
     if rows.is_empty() {
-        output.note(&format!("nobody holds '{name}'"));
+        output.note(&format!("'{name}' has no holder"));
     }
     let heading = ["", "token", "node", "pid", "user", "since", "lease s", "command", "reason"];
     output.table(&heading, &rows)
 }
 
-/// From which holders a lock is taken, and why.
+/// The flags of `locks break`.
 struct BreakOptions<'a> {
     token: Option<Token>,
     force: bool,
@@ -248,8 +248,8 @@ struct BreakOptions<'a> {
     confirm: ConfirmArgs,
 }
 
-/// Takes a lock away.
-async fn take(
+/// Breaks a lock: deletes the queue keys of its holders.
+async fn break_lock(
     name: &LockName,
     BreakOptions { token, force, reason, confirm }: BreakOptions<'_>,
     locks: &Locks,
@@ -271,7 +271,7 @@ async fn take(
     let view = locks.get(name).await?;
     let victims = victims(&view, token, force)?;
     let holders: Vec<String> = victims.iter().map(|victim| victim.record.identity().to_string()).collect();
-    confirm.prompt(&format!("take '{name}' away from {}", holders.join(" and ")), output).await?;
+    confirm.prompt(&format!("break '{name}', held by {}", holders.join(" and ")), output).await?;
     let mut broken = Vec::new();
     for victim in victims {
         if evict(locks, name, victim, reason).await? {
@@ -281,13 +281,13 @@ async fn take(
                 Code::Conflict,
                 format!("{} has released '{name}' in the meantime", victim.record.identity()),
             )
-            .hint(format!("look again with `tenure locks show {name}`")));
+            .hint(format!("see the new holder with `tenure locks show {name}`")));
         }
     }
     for victim in &broken {
         output.note(&format!(
-            "took '{name}' away from {}, fence {}: it learns of it within a round trip, and until then only a check of its fence \
-             keeps what it writes harmless",
+            "broke '{name}', held by {}, token {}: the holder notices it within a round trip, and until then only a check of its fencing \
+             token rejects its writes",
             victim.record.identity(),
             victim.token
         ));
@@ -304,31 +304,31 @@ async fn take(
     output.object(&LockBreakReport { schema: SCHEMA, name: name.to_string(), broken: broken.collect() })
 }
 
-/// Whose place is meant.
+/// The holders that lose the lock.
 fn victims(view: &LockSnapshot, token: Option<Token>, force: bool) -> Result<Vec<&Holder>, Failure> {
     let name = &view.name;
     let Some(by) = held_by(view) else {
-        return Err(Failure::new(Code::NotFound, format!("nobody holds '{name}'"))
-            .hint("list what is held with `tenure locks ls`"));
+        return Err(Failure::new(Code::NotFound, format!("'{name}' has no holder"))
+            .hint("list the held locks with `tenure locks ls`"));
     };
     if let Some(token) = token {
         let found = view.holders.iter().find(|holder| holder.token == token);
         return found.map(|holder| vec![holder]).ok_or_else(|| {
-            Failure::new(Code::Conflict, format!("'{name}' is {by}, not by the one with fence {token}"))
+            Failure::new(Code::Conflict, format!("'{name}' is {by}, not by a holder with token {token}"))
                 .hint(format!("see `tenure locks show {name}`"))
         });
     }
     if view.holders.len() > 1 && !force {
         return Err(Failure::new(Code::Conflict, format!("'{name}' is {by}"))
-            .hint("choose one with --token, or take all with --force"));
+            .hint("choose one with --token, or break all with --force"));
     }
     Ok(view.holders.iter().collect())
 }
 
-/// Deleting is repeated until the store says what came of it: the place is never used twice, so that harms nobody.
+/// Deletes the queue key of a holder. An ambiguous delete is repeated once: a queue key is never reused, so the second delete cannot hit another holder.
 async fn evict(locks: &Locks, name: &LockName, victim: &Holder, reason: &str) -> Result<bool, StoreError> {
     match locks.break_hold(name, victim, reason).await {
         Err(StoreError::Ambiguous(_)) => locks.break_hold(name, victim, reason).await.map(|_| true),
-        told => told,
+        reply => reply,
     }
 }

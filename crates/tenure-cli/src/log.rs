@@ -1,4 +1,4 @@
-//! Logs on stderr, in the voice of all other lines: warnings by default, more with `-v` and `-vv`, or as `TENURE_LOG` says.
+//! Logs on stderr in the format of all other lines: warnings by default, more with `-v` and `-vv`, or as set in `TENURE_LOG`.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -19,7 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::failure::Failure;
 use crate::output::{Output, TextStyle, escape_controls, to_json};
 
-/// Begins to log. `TENURE_LOG` is a level, or targets with levels, as in `tenure=debug,tenure_etcd=trace`.
+/// Installs the logger. `TENURE_LOG` is a level, or targets with levels, as in `tenure=debug,tenure_etcd=trace`.
 pub(crate) fn start(verbose: u8, output: &Output) -> Result<(), Failure> {
     let variable = std::env::var("TENURE_LOG").ok().filter(|text| !text.is_empty());
     let is_detailed = verbose > 0 || variable.is_some();
@@ -37,7 +37,7 @@ pub(crate) fn start(verbose: u8, output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Other people's crates talk only when they are asked by name.
+/// Logs this project's crates. Other crates log only with `TENURE_LOG`.
 fn own_targets(verbose: u8) -> Targets {
     let level = match verbose {
         0 => LevelFilter::WARN,
@@ -45,14 +45,14 @@ fn own_targets(verbose: u8) -> Targets {
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let ours = ["tenure", "tenure_core", "tenure_etcd", "tenure_cli"];
-    ours.into_iter().fold(Targets::new(), |targets, name| targets.with_target(name, level))
+    let own = ["tenure", "tenure_core", "tenure_etcd", "tenure_cli"];
+    own.into_iter().fold(Targets::new(), |targets, name| targets.with_target(name, level))
 }
 
 /// One event on a line: `tenure: warning: lease lost lease=1f`, or an object with `--json`.
 struct Lines {
     output: Output,
-    /// Whether a reader wants the time and the module, as one who asked for more lines does.
+    /// Whether to print the time and the module: yes with `-v` and `TENURE_LOG`.
     is_detailed: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Mistakes in a command line, reported in the one voice of all failures: what is wrong, why, and the command to type next.
+//! Reports mistakes in a command line in the format of all failures: what is wrong, why, and the command to type next.
 //!
-//! clap finds the mistakes; its own text is never printed. Words of other tools (`task cancel`, `-o json`) get the command that does it here.
+//! clap finds the mistakes; its own text is never printed. For verbs of other tools (`task cancel`, `-o json`) the hint has the command of this tool.
 
 mod names;
 mod suggest;
@@ -16,7 +16,7 @@ use crate::output::escape;
 
 pub(crate) use names::{Verbs, flag_after_command, verb_as_name};
 
-/// The failure that a command line is, which clap refused.
+/// The failure for a command line that clap refused.
 pub(crate) fn failure(error: &clap::Error, typed: &[OsString]) -> Failure {
     let path = Cli::path(typed);
     let mistake = Mistake { error, typed, command: path.join(" ") };
@@ -33,7 +33,7 @@ pub(crate) fn failure(error: &clap::Error, typed: &[OsString]) -> Failure {
     }
 }
 
-/// Whether a word looks like an address, which may carry a password and is not repeated.
+/// Whether a word looks like an address. It may contain a password, so no message repeats it.
 fn is_address(word: &str) -> bool {
     word.contains("://") || word.contains('@') || word.contains(':')
 }
@@ -43,7 +43,7 @@ struct Mistake<'a> {
     error: &'a clap::Error,
     /// The whole command line.
     typed: &'a [OsString],
-    /// As much of it as was understood, such as `tenure task ls`.
+    /// The parsed part of it, such as `tenure task ls`.
     command: String,
 }
 
@@ -86,7 +86,7 @@ impl Mistake<'_> {
             |why: &str| Failure::usage(format!("`{}` takes no argument '{typed}'{why}", self.command));
         if typed.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
             let flag = self.flag_before(&typed);
-            return Failure::usage(format!("{flag}{typed}: it is negative"))
+            return Failure::usage(format!("{flag}{typed}: the value is negative"))
                 .hint("write a number from 0 on, or a duration as 500ms, 15s, 2m or 1h30m");
         }
         if let Some(hint) = suggest::flag(&self.command, &word) {
@@ -120,10 +120,10 @@ impl Mistake<'_> {
             return Failure::usage(format!("{flag} needs a value, and none was given")).hint(help);
         }
         if !valid.is_empty() {
-            return Failure::usage(format!("{flag} {value}: there is no such choice"))
+            return Failure::usage(format!("{flag} {value}: unknown value"))
                 .hint(format!("use one of {}", valid.join(", ")));
         }
-        // Our own parsers write "what is wrong; what to write instead".
+        // The parsers of this crate return "what is wrong; what to write instead".
         let why = self.error.source().map(ToString::to_string).unwrap_or_default();
         let (why, hint) =
             why.split_once("; ").map_or((why.as_str(), help), |(why, hint)| (why, hint.to_owned()));
@@ -148,7 +148,7 @@ impl Mistake<'_> {
             .hint(format!("`{} --help` explains the command", self.command))
     }
 
-    /// What clap says the mistake is about.
+    /// The values of clap's error for a kind of context.
     fn contexts(&self, kind: ContextKind) -> Vec<String> {
         match self.error.get(kind) {
             Some(ContextValue::String(text)) => vec![text.clone()],
@@ -161,7 +161,7 @@ impl Mistake<'_> {
         self.contexts(kind).into_iter().next().unwrap_or_default()
     }
 
-    /// How to write the command, as clap makes it from the types.
+    /// The usage of the command, which clap generates.
     fn usage(&self) -> String {
         let text = match self.error.get(ContextKind::Usage) {
             Some(ContextValue::StyledStr(text)) => text.to_string(),
@@ -176,7 +176,7 @@ impl Mistake<'_> {
         words.into_iter().find(|typed| typed.starts_with(word)).unwrap_or_else(|| word.to_owned())
     }
 
-    /// The flag that stands before a word, with a space.
+    /// The flag before a word, with a space.
     fn flag_before(&self, word: &str) -> String {
         let words: Vec<String> = self.typed.iter().map(|typed| escape(typed.as_encoded_bytes())).collect();
         let at = words.iter().position(|typed| typed == word).unwrap_or(0);
@@ -184,7 +184,7 @@ impl Mistake<'_> {
         before.filter(|before| before.starts_with('-')).map(|flag| format!("{flag} ")).unwrap_or_default()
     }
 
-    /// What stands after `--`.
+    /// The command after `--`.
     fn after_separator(&self) -> Option<String> {
         let at = self.typed.iter().position(|typed| typed == "--")?;
         let rest: Vec<String> =

@@ -1,4 +1,4 @@
-//! `tenure node`: which nodes are alive, what they have, and telling them something.
+//! `tenure node`: lists nodes and their tasks, and sends them commands.
 
 mod command;
 mod drain;
@@ -6,7 +6,7 @@ mod list;
 mod plan;
 
 use clap::{Args, Subcommand};
-use tenure::client::Client;
+use tenure::Tenure;
 use tenure::member::Member;
 use tenure::snapshot::ClusterSnapshot;
 use tenure_core::command::{BalanceMode, NodeCommand as Command};
@@ -18,30 +18,30 @@ use crate::failure::{Code, Failure};
 use crate::output::Output;
 use crate::task::{TimeoutArgs, parse, parse_node};
 
-/// What `--json` answers to these verbs carry as `schema`.
+/// The `schema` of JSON output about nodes.
 const SCHEMA: &str = "tenure.node/v1";
 
-/// The verbs. Commands go to the node itself, which handles them one after the other, and wait until it has acknowledged them.
+/// The verbs. A node handles its commands in the order in which they were sent. Each verb waits until the node acknowledges.
 #[derive(Subcommand, Debug)]
 pub(crate) enum NodeCommand {
-    /// List the nodes that are alive, all at one revision.
+    /// List the live nodes, all at one revision.
     #[command(alias = "list")]
     Ls,
-    /// Show a node and its tasks; exit 3 if it is not alive.
+    /// Show a live node and its tasks; exit 3 if the node is not alive.
     #[command(aliases = ["get", "describe"])]
     Show(NodeArgs),
-    /// Let a node take no new tasks, also after a restart. What it has it keeps.
+    /// Stop a node from claiming tasks, also after a restart. It keeps the tasks that it owns.
     Freeze(NodeCommandArgs),
-    /// Let a node take new tasks again, also one that is not alive.
+    /// Let a node claim tasks again, also one that is not alive.
     Unfreeze(NodeCommandArgs),
-    /// Have a node look now whether others should have some of its tasks.
+    /// Run a node's balancer now, which may release tasks to other nodes.
     Balance(BalanceArgs),
-    /// Have a node give all its tasks away and leave; shows how many are left, and ends when the node is empty and gone. A node that starts with
-    /// this id later takes tasks again, unless --stay-frozen.
+    /// Make a node release all its tasks and leave; prints how many are left, and ends when the node has left. A node that later starts with
+    /// this id claims tasks again, unless --stay-frozen is given.
     Drain(drain::DrainArgs),
-    /// Have a node give one of its tasks to another.
+    /// Make a node release one of its tasks to another node.
     ReleaseTask(TaskOfArgs),
-    /// Have a node stop running one of its tasks; who runs it next is open.
+    /// Make a node stop one of its tasks; any node may claim it next.
     StopTask(TaskOfArgs),
 }
 
@@ -71,20 +71,20 @@ pub(crate) struct TaskOfArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct BalanceArgs {
-    /// The node's id; with --dry-run all nodes if none is given.
+    /// The node's id; with --dry-run, every node if it is left out.
     #[arg(required_unless_present = "dry_run")]
     id: Option<String>,
-    /// Say what would be given away, and why, and give nothing away. Each node is asked, and answers by its own balancer.
+    /// Print which tasks would be released, and why, and release none. Each node computes this with its own balancer.
     #[arg(long, conflicts_with = "no_wait")]
     dry_run: bool,
-    /// Compute a dry run here, by this balancer, instead of asking the nodes.
+    /// Compute the dry run in this process with this balancer, instead of sending it to the nodes.
     #[arg(long, value_enum, value_name = "NAME", requires = "dry_run")]
     balance: Option<plan::PlanBalancer>,
     #[command(flatten)]
     timeout: TimeoutArgs,
 }
 
-/// Refuses what is wrong whatever the store holds.
+/// Checks the arguments before a store is opened.
 pub(crate) fn check(command: &NodeCommand) -> Result<(), Failure> {
     match command {
         NodeCommand::Ls => Ok(()),
@@ -105,31 +105,31 @@ impl TaskOfArgs {
 /// Runs a verb.
 pub(crate) async fn run(
     command: &NodeCommand,
-    client: &Client,
+    tenure: &Tenure,
     namespace: &Namespace,
     output: &Output,
 ) -> Result<(), Failure> {
     let layout = Layout::new(namespace);
-    let store = client.store();
-    let send = async |id: &str, order: Command, timeout: &TimeoutArgs| {
-        command::send_and_wait(&parse_node(id)?, order, timeout.within(), client, output).await
+    let store = tenure.store();
+    let send = async |id: &str, command: Command, timeout: &TimeoutArgs| {
+        command::send_and_wait(&parse_node(id)?, command, timeout.within(), tenure, output).await
     };
     match command {
         NodeCommand::Ls => list::list(store, namespace, output).await,
         NodeCommand::Show(args) => list::show(&parse_node(&args.id)?, store, namespace, output).await,
         NodeCommand::Freeze(args) => send(&args.id, Command::Freeze, &args.timeout).await,
         NodeCommand::Unfreeze(args) => {
-            command::unfreeze(&parse_node(&args.id)?, args.timeout.within(), client, output).await
+            command::unfreeze(&parse_node(&args.id)?, args.timeout.within(), tenure, output).await
         }
         NodeCommand::Balance(args) => match &args.id {
             Some(id) if !args.dry_run => send(id, Command::Balance(BalanceMode::Act), &args.timeout).await,
             id => {
                 let node = id.as_deref().map(parse_node).transpose()?;
                 let within = args.timeout.within().unwrap_or_default();
-                plan::plan(node.as_ref(), (args.balance, within), client, namespace, output).await
+                plan::plan(node.as_ref(), (args.balance, within), tenure, namespace, output).await
             }
         },
-        NodeCommand::Drain(args) => drain::drain(&parse_node(&args.id)?, args, client, &layout, output).await,
+        NodeCommand::Drain(args) => drain::drain(&parse_node(&args.id)?, args, tenure, &layout, output).await,
         NodeCommand::ReleaseTask(args) => {
             let (_, task) = args.names()?;
             send(&args.id, Command::ReleaseTask(task), &args.timeout).await
@@ -141,12 +141,12 @@ pub(crate) async fn run(
     }
 }
 
-/// A time, if there is one: other writers of this layout say none.
+/// A stored time as text. `None` for a record without one, as other writers of this layout leave it.
 pub(crate) fn format_time(time: Timestamp) -> Option<String> {
     (time != Timestamp::default()).then(|| time.to_string())
 }
 
-/// The state of a node, for people: one that is frozen says so.
+/// The state of a node as tables show it: a frozen node is shown as frozen, not as ready.
 fn state_of(snapshot: &ClusterSnapshot, node: &Member) -> String {
     match (node.record.state, snapshot.frozen.get(&node.id)) {
         (MemberState::Ready, Some(frozen)) => frozen.to_string(),
@@ -154,8 +154,8 @@ fn state_of(snapshot: &ClusterSnapshot, node: &Member) -> String {
     }
 }
 
-/// The node is not alive.
-fn not_there(id: &NodeId) -> Failure {
-    Failure::new(Code::NotFound, format!("no node '{id}' is alive"))
-        .hint("list those that are with `tenure node ls`")
+/// The failure for a node that is not alive.
+fn not_alive(id: &NodeId) -> Failure {
+    Failure::new(Code::NotFound, format!("node '{id}' is not alive"))
+        .hint("list the live nodes with `tenure node ls`")
 }

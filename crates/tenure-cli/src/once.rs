@@ -236,7 +236,7 @@ impl PeriodicRun<'_> {
         }
     }
 
-    /// Deletes the record of a run whose command was not started.
+    /// Deletes the record of a run if its command was not started.
     async fn withdraw(&self, guard: &Guard) {
         // If this fails the run counts: at most one run is the safe side.
         let _ = tokio::time::timeout(RECORD_WITHIN, self.gate.withdraw(&guard.fence())).await;

@@ -1,7 +1,7 @@
-//! Everything that is written: stdout is data, stderr is talk.
+//! Writes data to stdout, and notes and failures to stderr.
 //!
-//! What comes from a store is not to be trusted: on a terminal a value could move the cursor or retitle the window, and in a
-//! listing a line break would forge a line. So listings are always escaped, and single values whenever a terminal shows them.
+//! Values from a store are not trusted: on a terminal one could move the cursor or set the window title, and in a
+//! listing a line break would forge a line. So listings are always escaped, and single values on a terminal.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// When to colour.
+/// When to use colours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub(crate) enum Color {
-    /// On a terminal that has not asked otherwise.
+    /// On a terminal, unless NO_COLOR or TERM=dumb is set.
     #[default]
     Auto,
     /// Always.
@@ -22,7 +22,7 @@ pub(crate) enum Color {
     Never,
 }
 
-/// How the user wants to be told.
+/// The output options of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     pub(crate) is_json: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Output {
     pub(crate) is_quiet: bool,
 }
 
-/// The mood of a word.
+/// The style of a label.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TextStyle {
     Good,
@@ -52,24 +52,24 @@ impl Output {
         }
     }
 
-    /// The same, with notes about the start and about what was not acquired left out.
+    /// Sets `--quiet`: no notes about the start and about locks that were not acquired.
     #[must_use]
     pub(crate) fn quiet(self, is_quiet: bool) -> Output {
         Output { is_quiet, ..self }
     }
 
-    /// One JSON object on a line of its own, flushed, so that a reader at the other end of a pipe need not wait.
+    /// Writes a JSON object as one line and flushes it, so that a reader of a pipe gets it immediately.
     pub(crate) fn object(&self, object: &impl Serialize) -> Result<(), Failure> {
         self.write(format!("{}\n", to_json(object)).as_bytes())
     }
 
-    /// One record: cells separated by tabs, each escaped, so that a line is a record and a tab a border.
+    /// Writes a record: escaped cells, separated by tabs, so that each line is one record.
     pub(crate) fn record<C: AsRef<[u8]>>(&self, cells: impl IntoIterator<Item = C>) -> Result<(), Failure> {
         let cells: Vec<String> = cells.into_iter().map(|cell| escape(cell.as_ref())).collect();
         self.write(format!("{}\n", cells.join("\t")).as_bytes())
     }
 
-    /// Records under a heading: aligned on a terminal; elsewhere plain, with tabs and without the heading.
+    /// Writes records with a heading, aligned, on a terminal; elsewhere with tabs and without the heading.
     pub(crate) fn table(&self, heading: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
         if !self.stdout_is_terminal {
             return rows.iter().try_for_each(|row| self.record(row));
@@ -90,7 +90,7 @@ impl Output {
         Ok(())
     }
 
-    /// A single value and a line break: its very bytes into a pipe or a file, escaped onto a terminal.
+    /// Writes a value and a line break: unchanged into a pipe or a file, escaped on a terminal.
     pub(crate) fn value(&self, value: &[u8]) -> Result<(), Failure> {
         if self.stdout_is_terminal {
             return self.write(format!("{}\n", escape_controls(value)).as_bytes());
@@ -98,22 +98,22 @@ impl Output {
         self.write(&[value, b"\n"].concat())
     }
 
-    /// Text of our own on stdout.
+    /// Writes trusted text to stdout.
     pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
         self.write(text.as_bytes())
     }
 
-    /// A word for stdout, coloured if that is wanted.
-    pub(crate) fn toned(&self, tone: TextStyle, word: &str) -> String {
-        paint(tone, word, self.colors(self.stdout_is_terminal))
+    /// A label for stdout, coloured if colours are on.
+    pub(crate) fn toned(&self, style: TextStyle, text: &str) -> String {
+        paint(style, text, self.colors(self.stdout_is_terminal))
     }
 
-    /// The same for stderr.
-    pub(crate) fn toned_stderr(&self, tone: TextStyle, word: &str) -> String {
-        paint(tone, word, self.colors_stderr())
+    /// A label for stderr, coloured if colours are on.
+    pub(crate) fn toned_stderr(&self, style: TextStyle, text: &str) -> String {
+        paint(style, text, self.colors_stderr())
     }
 
-    /// A line of talk on stderr, an object with `--json`. A closed stderr is no failure.
+    /// Writes a note to stderr, an object with `--json`. A closed stderr is no failure.
     pub(crate) fn note(&self, text: &str) {
         #[derive(Serialize)]
         struct Note<'a> {
@@ -125,7 +125,7 @@ impl Output {
         let _ = writeln!(io::stderr(), "tenure: {}", escape_controls(text.as_bytes()));
     }
 
-    /// A line about something that works and is hardly meant; nothing where only failures are wanted.
+    /// Writes a warning to stderr, unless the output is quiet.
     pub(crate) fn warn(&self, text: &str) {
         #[derive(Serialize)]
         struct Warning<'a> {
@@ -141,12 +141,12 @@ impl Output {
         let _ = writeln!(io::stderr(), "tenure: {label} {}", escape_controls(text.as_bytes()));
     }
 
-    /// Whether [`Output::status`] shows one line that changes.
+    /// Whether [`Output::status`] redraws one line.
     pub(crate) fn has_status(&self) -> bool {
         self.stderr_is_terminal && !self.is_json
     }
 
-    /// How it stands: in place of what was said before on a terminal, a line of its own elsewhere.
+    /// Shows a status: redraws the last one on a terminal, and writes a note elsewhere.
     pub(crate) fn status(&self, text: &str) {
         if self.has_status() {
             let text = escape_controls(text.as_bytes()).replace('\n', " ");
@@ -156,19 +156,19 @@ impl Output {
         }
     }
 
-    /// The status is over.
+    /// Clears the status line.
     pub(crate) fn clear_status(&self) {
         if self.has_status() {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 
-    /// One JSON object as talk, while stdout belongs to somebody else.
+    /// Writes a JSON object to stderr, while stdout belongs to a command.
     pub(crate) fn note_object(&self, object: &impl Serialize) {
         let _ = writeln!(io::stderr(), "{}", to_json(object));
     }
 
-    /// Says why the command failed, as the last thing on stderr.
+    /// Writes the failure to stderr, as the last line.
     pub(crate) fn failure(&self, failure: &Failure) {
         #[derive(Serialize)]
         struct Wrapped<'a> {
@@ -196,7 +196,7 @@ impl Output {
         Ok(stdout.flush()?)
     }
 
-    /// Whether talk on stderr is coloured.
+    /// Whether stderr is coloured.
     fn colors_stderr(&self) -> bool {
         self.colors(self.stderr_is_terminal)
     }
@@ -210,42 +210,42 @@ impl Output {
     }
 }
 
-/// <https://no-color.org>: any value but the empty one means no.
+/// Implements <https://no-color.org>: a non-empty NO_COLOR turns colours off.
 fn wants_color(variable: impl Fn(&str) -> Option<String>) -> bool {
     let is_refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
     !is_refused && variable("TERM").is_none_or(|term| term != "dumb")
 }
 
-fn paint(tone: TextStyle, word: &str, colors: bool) -> String {
+fn paint(style: TextStyle, text: &str, colors: bool) -> String {
     if !colors {
-        return word.to_owned();
+        return text.to_owned();
     }
-    let color = match tone {
+    let color = match style {
         TextStyle::Good => 32,
         TextStyle::Doubtful => 33,
         TextStyle::Bad => 31,
     };
-    format!("\x1b[1;{color}m{word}\x1b[0m")
+    format!("\x1b[1;{color}m{text}\x1b[0m")
 }
 
-/// The bytes as one word of readable text that can be read back: control characters, what is not UTF-8, and `\` itself are escaped.
+/// Escapes control characters, bytes that are not UTF-8, and `\` itself, so that the text can be parsed back.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     escape_with(bytes, |c| is_treacherous(c) || c == '\\')
 }
 
-/// As [`escape`], but line breaks, tabs and `\` stay: for text that is only looked at.
+/// As [`escape`], but keeps line breaks, tabs and `\`: for text that is only displayed.
 pub(crate) fn escape_controls(bytes: &[u8]) -> String {
     escape_with(bytes, |c| is_treacherous(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// Control characters (C1 too: U+009B begins an escape sequence), and those that turn the direction of text around.
+/// Whether a character is a control character (also C1: U+009B begins an escape sequence) or changes the direction of text.
 pub(crate) fn is_treacherous(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// JSON in which nothing drives a terminal: serde leaves C1 controls and turned directions as they are, and JSON has a way to say them.
+/// Serializes to JSON without characters that affect a terminal. serde does not escape C1 controls and direction marks.
 pub(crate) fn to_json(object: &impl Serialize) -> String {
-    let json = serde_json::to_string(object).expect("our own structs are always JSON");
+    let json = serde_json::to_string(object).expect("reports always serialize");
     if !json.contains(is_treacherous) {
         return json;
     }
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listing_has_one_line_for_each_record_whatever_it_holds() {
+    fn escaped_record_is_one_line() {
         for (bytes, text) in [
             (&b"plain /key"[..], "plain /key"),
             (b"two\nlines\tand a tab", r"two\nlines\tand a tab"),
@@ -298,12 +298,12 @@ mod tests {
     }
 
     #[test]
-    fn a_message_keeps_its_lines_and_loses_its_escape_sequences() {
+    fn message_keeps_lines_and_loses_escape_sequences() {
         assert_eq!(escape_controls(b"a\n\tb\\ \x1b[2J"), "a\n\tb\\ \\u{1b}[2J");
     }
 
     #[test]
-    fn json_says_treacherous_characters_without_using_them() {
+    fn json_escapes_control_characters() {
         let value = "\u{9b}31m \u{202e}x \u{7f} \n é";
         let json = to_json(&value);
         assert_eq!(json, "\"\\u009b31m \\u202ex \\u007f \\n é\"");
@@ -311,9 +311,9 @@ mod tests {
     }
 
     #[test]
-    fn colour_is_refused_by_no_color_and_by_dumb_terminals() {
+    fn no_color_and_dumb_terminal_disable_colours() {
         let with = |name: &'static str, value: &'static str| {
-            wants_color(|asked| (asked == name).then(|| value.to_owned()))
+            wants_color(|variable| (variable == name).then(|| value.to_owned()))
         };
         assert!(with("TERM", "xterm"));
         assert!(with("NO_COLOR", ""));

@@ -1,7 +1,7 @@
-//! `tenure service`: which services have instances, and which these are.
+//! `tenure service`: lists and watches the instances of services.
 //!
-//! An instance is whatever is registered under `services/<name>/<instance>`: by a program with the library, or by
-//! `tenure register web/a=10.0.0.1:80`, whose whole value is then shown as the address.
+//! An instance is a key under `services/<name>/<instance>`. A program registers it with the library.
+//! `tenure register web/a=10.0.0.1:80` registers a plain value, which is shown as the address.
 
 mod rows;
 mod watch;
@@ -19,25 +19,25 @@ use crate::failure::{Code, Failure};
 use crate::lease_remaining::remaining;
 use crate::output::Output;
 
-/// What `--json` answers to these verbs carry as `schema`.
+/// The `schema` of JSON output about services.
 const SCHEMA: &str = "tenure.service/v1";
 
 /// The verbs.
 #[derive(Subcommand, Debug)]
 pub(crate) enum ServiceCommand {
-    /// List the services that have an instance, and how many.
+    /// List the services with the number of their instances.
     #[command(alias = "list")]
     Ls,
     /// List the instances of a service, all at one revision; exit 3 if there is none.
     #[command(aliases = ["get", "describe"])]
     Show(ServiceNameArg),
-    /// Tell who is there and then every change, one on a line.
+    /// Print the instances, then every change, one per line.
     Watch(watch::ServiceWatchArgs),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ServiceNameArg {
-    /// The service.
+    /// The service's name.
     #[arg(value_name = "NAME", value_parser = ServiceName::parse)]
     name: ServiceName,
 }
@@ -87,7 +87,10 @@ async fn ls(services: &Services, output: &Output) -> Result<(), Failure> {
     }
     for aside in everything.set_aside() {
         let (name, instance) = &aside.id;
-        output.note(&format!("instance {instance} of {name} is set aside, it cannot be read: {}", aside.why));
+        output.note(&format!(
+            "instance {instance} of {name} is not listed: its record cannot be read: {}",
+            aside.why
+        ));
     }
     let rows: Vec<Vec<String>> =
         counts.into_iter().map(|(name, instances)| vec![name.to_string(), instances.to_string()]).collect();
@@ -113,7 +116,7 @@ async fn show(
     if list.is_empty() && list.set_aside().is_empty() {
         return Err(Failure::new(Code::NotFound, format!("the service {name} has no instances: none is registered now"))
             .hint(format!(
-                "list the services that have some with `tenure service ls`, or register one with `tenure register {name}/1=ADDRESS`"
+                "list the services with `tenure service ls`, or register an instance with `tenure register {name}/1=ADDRESS`"
             )));
     }
     let left = remaining(store, list.members().iter().filter_map(|instance| instance.lease)).await?;
@@ -131,8 +134,10 @@ async fn show(
         });
     }
     for aside in list.set_aside() {
-        output
-            .note(&format!("instance {} of {name} is set aside, it cannot be read: {}", aside.id, aside.why));
+        output.note(&format!(
+            "instance {} of {name} is not listed: its record cannot be read: {}",
+            aside.id, aside.why
+        ));
     }
     let rows: Vec<Vec<String>> = instances.map(InstanceRow::into_row).collect();
     output.table(&["instance", "address", "metadata", "lease s", "token", "started"], &rows)

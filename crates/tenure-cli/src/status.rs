@@ -1,13 +1,13 @@
-//! `tenure status`: one screen that says how everything stands, and what somebody should look at.
+//! `tenure status`: the state of a namespace on one screen, with warnings.
 
 mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use tenure::client::{Client, TaskView};
 use tenure::snapshot::{ClusterSnapshot, ElectionSnapshot, LockSnapshot, SnapshotRequest};
 use tenure::store::{Get, LeaseId, Store, StoreError};
+use tenure::task::TaskSummary;
 use tenure_core::id::Namespace;
 use tenure_core::layout::Layout;
 use tenure_core::task::TaskState;
@@ -16,10 +16,10 @@ use self::warnings::StatusWarning;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// What `--json` answers carry as `schema`.
+/// The `schema` of JSON output.
 const SCHEMA: &str = "tenure.status/v1";
 
-/// How many of each kind fit on one screen.
+/// The number of rows per kind, so that all kinds fit on one screen.
 const LISTED_MAX: usize = 12;
 
 #[derive(Serialize)]
@@ -27,7 +27,7 @@ struct StatusReport<'a> {
     schema: &'static str,
     backend: &'static str,
     namespace: &'a str,
-    /// How many leases live keys of the namespace hang on: a process has one, or a few if it has thousands of keys.
+    /// The number of leases with live keys of the namespace. A process has one, or a few if it has thousands of keys.
     sessions: usize,
     elections: Vec<LeaderSummary>,
     locks: Vec<LockSummary>,
@@ -67,19 +67,18 @@ struct NodeSummary {
 #[derive(Serialize)]
 struct TaskCounts {
     total: usize,
-    /// Tasks that are there, by their states; what is left of those that have ended is not counted.
+    /// The tasks by state, without the final states of ended tasks.
     by_state: BTreeMap<&'static str, usize>,
     unclaimed: usize,
 }
 
-/// Shows how everything stands.
-pub(crate) async fn run(client: &Client, namespace: &Namespace, output: &Output) -> Result<(), Failure> {
-    let store = client.store();
-    // All of one revision: a node that came or went in between would look like trouble.
+/// Prints the status.
+pub(crate) async fn run(store: &Store, namespace: &Namespace, output: &Output) -> Result<(), Failure> {
+    // One snapshot: with several reads, a node that joins or leaves in between would cause a false warning.
     let snapshot = SnapshotRequest::new(store, namespace).await?;
     let tasks = tasks(&snapshot);
     let leases = leases(store, &Layout::new(namespace), &snapshot).await?;
-    let answer = StatusReport {
+    let report = StatusReport {
         schema: SCHEMA,
         backend: store.info().kind,
         namespace: namespace.as_str(),
@@ -92,17 +91,17 @@ pub(crate) async fn run(client: &Client, namespace: &Namespace, output: &Output)
         revision: snapshot.revision.to_string(),
     };
     if output.is_json {
-        return output.object(&answer);
+        return output.object(&report);
     }
-    output.table(&["", ""], &answer.into_rows())
+    output.table(&["", ""], &report.into_rows())
 }
 
 /// The tasks with their states.
-fn tasks(snapshot: &ClusterSnapshot) -> Vec<TaskView> {
-    let tasks = snapshot.tasks.tasks().map(|(id, card)| TaskView {
+fn tasks(snapshot: &ClusterSnapshot) -> Vec<TaskSummary> {
+    let tasks = snapshot.tasks.tasks().map(|(id, card)| TaskSummary {
         id: id.clone(),
         card: Some(card.clone()),
-        state: snapshot.state_of(id),
+        state_record: snapshot.state_of(id),
     });
     tasks.collect()
 }
@@ -161,10 +160,10 @@ fn shown_nodes(snapshot: &ClusterSnapshot) -> Vec<NodeSummary> {
     nodes.collect()
 }
 
-fn count(tasks: &[TaskView]) -> TaskCounts {
+fn count(tasks: &[TaskSummary]) -> TaskCounts {
     let mut by_state = BTreeMap::new();
     for task in tasks {
-        *by_state.entry(task.state_kind().map_or("unreadable", TaskState::as_str)).or_default() += 1;
+        *by_state.entry(task.state().map_or("unreadable", TaskState::as_str)).or_default() += 1;
     }
     TaskCounts { total: tasks.len(), by_state, unclaimed: warnings::unclaimed(tasks).count() }
 }
@@ -193,12 +192,12 @@ impl StatusReport<'_> {
         });
         list("node", nodes.collect());
         let elections = self.elections.iter().map(|election| {
-            let leader = election.leader.as_deref().unwrap_or("nobody");
+            let leader = election.leader.as_deref().unwrap_or("no candidate");
             format!("{}: led by {leader}, {} wait", election.name, election.candidates)
         });
         list("election", elections.collect());
         let locks = self.locks.iter().map(|lock| {
-            let by = lock.held_by.as_deref().unwrap_or("nobody");
+            let by = lock.held_by.as_deref().unwrap_or("no process");
             let others = lock.holders.saturating_sub(1);
             let others = if others > 0 { format!(" and {others} more") } else { String::new() };
             format!("{}: held by {by}{others}, {} wait", lock.name, lock.waiters)

@@ -1,6 +1,6 @@
-//! `tenure submit`: give work to whichever node takes it, one task, many alike, or a file of them.
+//! `tenure submit`: submits one task, many equal ones, or a file of tasks.
 //!
-//! Everything that was typed is checked before the store is asked anything: a file with one bad line submits nothing.
+//! All arguments are checked before a store is opened: a file with one invalid line submits nothing.
 
 mod batch;
 
@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tenure::client::{Client, NewTask, SubmitError, Submitted, new_task_ids};
+use tenure::Tenure;
+use tenure::task::{NewTask, SubmitError, new_task_ids};
 use tenure_core::id::TaskId;
 
 use crate::duration;
@@ -19,46 +20,46 @@ use crate::mistake::{Verbs, verb_as_name};
 use crate::output::Output;
 use crate::task::{self, parse};
 
-/// What `--json` answers carry as `schema`.
+/// The `schema` of JSON output.
 const SCHEMA: &str = "tenure.submit/v1";
 
-/// As many as one command line can mean; beyond it a number was mistyped.
+/// The largest number that a command line plausibly means; a larger one is a typing mistake.
 const COUNT_MAX: i64 = 1_000_000;
 
-/// How many are named when something is wrong with many.
+/// The number of tasks or lines that one message names.
 const NAMED_MAX: usize = 10;
 
 #[derive(Args, Debug)]
 pub(crate) struct SubmitArgs {
-    /// The task's id; without one a new one is made and printed.
+    /// The task's id; without one, a new id is generated and printed.
     #[arg(conflicts_with = "file")]
     id: Option<String>,
-    /// What its handler needs to know.
+    /// The task's data, passed to its handler.
     #[arg(long, value_name = "JSON", conflicts_with = "file")]
     props: Option<String>,
-    /// What kind of work it is, so that nodes can choose.
+    /// The kind of work; nodes claim tasks by kind.
     #[arg(long, value_name = "K", conflicts_with = "file")]
     kind: Option<String>,
-    /// Something to say of it; `weight` counts for nodes that share work by weight. May be given several times.
+    /// A label; `weight` is what the balancer `weighted` counts. May be given several times.
     #[arg(long = "label", value_name = "K=V", value_parser = parse_label, conflicts_with = "file")]
     labels: Vec<(String, String)>,
-    /// Submit this many alike: ID-0, ID-1 and so on, or with new ids.
+    /// Submit this many equal tasks: ID-0, ID-1 and so on, or with generated ids.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=COUNT_MAX), conflicts_with = "file")]
     count: Option<i64>,
-    /// Submit what a file says, one JSON object on each line: {"id", "kind", "props", "labels"}, of which none is needed. `-` is stdin.
+    /// Submit the tasks of a file, one JSON object per line: {"id", "kind", "props", "labels"}, all of them optional. `-` is stdin.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Wait for the end of every task, and not longer than DUR. Exit 0 if all completed, 10 if one failed, 11 if one was killed, 8 if
-    /// it takes longer.
+    /// Wait until every task has ended, at most DUR. Exit 0 if all completed, 10 if one failed, 11 if one was killed, 8 if it takes
+    /// longer.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, num_args = 0..=1, require_equals = true)]
     #[expect(
         clippy::option_option,
-        reason = "clap says by it whether there was a flag, and whether it had a value"
+        reason = "clap reports with it whether the flag was given, and whether it had a value"
     )]
     wait: Option<Option<Duration>>,
 }
 
-/// Verbs of `tenure task`, which are no ids of tasks unless `--` or a flag says so.
+/// Verbs of `tenure task`. They are ids of tasks only with `--` or a flag.
 const VERBS: Verbs = &[
     ("ls", "tenure task ls"),
     ("list", "tenure task ls"),
@@ -68,7 +69,7 @@ const VERBS: Verbs = &[
 ];
 
 impl SubmitArgs {
-    /// A verb in the place of the id.
+    /// The failure if a verb was given as the id.
     pub(crate) fn misread(&self) -> Option<Failure> {
         let has_flags =
             self.props.is_some() || self.kind.is_some() || !self.labels.is_empty() || self.count.is_some();
@@ -77,24 +78,24 @@ impl SubmitArgs {
     }
 }
 
-/// What is to be submitted, checked.
+/// The checked tasks to submit.
 pub(crate) struct PreparedTasks {
-    tasks: Vec<NewTask>,
-    /// How long to wait for their ends; not at all if none.
+    tasks: Vec<(TaskId, NewTask)>,
+    /// How long to wait for their ends; `None` for not at all.
     wait: Option<Duration>,
 }
 
-/// Reads and checks what was typed.
+/// Reads and checks the arguments.
 pub(crate) async fn prepare(args: &SubmitArgs) -> Result<PreparedTasks, Failure> {
     let wait = args.wait.map(|within| within.unwrap_or(Duration::MAX));
     let tasks = match &args.file {
         Some(path) => batch::read(path).await?,
-        None => alike(args)?,
+        None => equal_tasks(args)?,
     };
     Ok(PreparedTasks { tasks, wait })
 }
 
-fn alike(args: &SubmitArgs) -> Result<Vec<NewTask>, Failure> {
+fn equal_tasks(args: &SubmitArgs) -> Result<Vec<(TaskId, NewTask)>, Failure> {
     let ids: Vec<TaskId> = match (&args.id, args.count) {
         (Some(id), None) => vec![parse(id)?],
         (Some(id), Some(count)) => {
@@ -107,73 +108,72 @@ fn alike(args: &SubmitArgs) -> Result<Vec<NewTask>, Failure> {
     if labels.len() < args.labels.len() {
         return Err(Failure::usage("a label is given twice").hint("leave one of them out"));
     }
-    let alike = |id: TaskId| {
-        let mut task = NewTask::new(id);
-        if let Some(kind) = &args.kind {
-            task = task.kind(kind);
-        }
+    let new_task = |id: TaskId| {
+        let mut task = NewTask::new(args.kind.as_deref().unwrap_or_default()).id(&id);
         for (name, value) in &args.labels {
             task = task.label(name, value);
         }
-        task.check().map_err(|bad| {
-            Failure::usage(format!("{bad}; nothing was submitted"))
+        task.check().map_err(|error| {
+            Failure::usage(format!("{error}; nothing was submitted"))
                 .hint("write kinds and labels as one line of printable characters, as in --kind mail")
         })?;
-        match &args.props {
-            None => Ok(task),
-            Some(props) => task.props_text(props).map_err(|bad| {
-                Failure::usage(format!("--props: {bad}"))
+        if let Some(props) = &args.props {
+            task = task.props_json(props);
+            task.check().map_err(|error| {
+                Failure::usage(format!("--props: {error}"))
                     .hint(r#"quote it for the shell, as in --props '{"to":"a@example.org"}'"#)
-            }),
+            })?;
         }
+        Ok((id, task))
     };
-    ids.into_iter().map(alike).collect()
+    ids.into_iter().map(new_task).collect()
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        Some(_) => Err("a name is missing in front of '='".to_owned()),
+        Some(_) => Err("the name before '=' is missing".to_owned()),
         None => Err(format!("{text:?} has no '='; write it as {text}=VALUE")),
     }
 }
 
-/// Submits it, and waits if that is wanted.
-pub(crate) async fn run(prepared: PreparedTasks, client: &Client, output: &Output) -> Result<(), Failure> {
+/// Submits the tasks, and waits for their ends if `--wait` was given.
+pub(crate) async fn run(prepared: PreparedTasks, tenure: &Tenure, output: &Output) -> Result<(), Failure> {
     let PreparedTasks { tasks, wait } = prepared;
-    let ids: Vec<TaskId> = tasks.iter().map(|task| task.id().clone()).collect();
-    let results = client.submit_many(tasks).await;
-    let mut told = SubmitResult::default();
+    let (ids, tasks): (Vec<TaskId>, Vec<NewTask>) = tasks.into_iter().unzip();
+    let results = tenure.submit_all(tasks).await;
+    let mut summary = SubmitResult::default();
     for (id, result) in ids.into_iter().zip(results) {
         match result {
-            Ok(Submitted::Accepted) => told.accepted.push(id),
-            Ok(Submitted::Ended(state)) => {
-                told.ended.push(EndedTask { id: id.to_string(), state: state.as_str() });
-                told.accepted.push(id);
+            Ok(_) => summary.accepted.push(id),
+            Err(error) => {
+                if let SubmitError::Finished { state } = error {
+                    summary.ended.push(EndedTask { id: id.to_string(), state: state.as_str() });
+                }
+                summary.refused.push((id, error));
             }
-            Err(error) => told.refused.push((id, error)),
         }
     }
-    told.report(output)?;
-    if let Some(failure) = told.failure() {
+    summary.report(output)?;
+    if let Some(failure) = summary.failure() {
         return Err(failure);
     }
     match wait {
         None => Ok(()),
-        Some(within) => task::wait_for(told.accepted, within, client, output).await,
+        Some(within) => task::wait_for(summary.accepted, within, tenure, output).await,
     }
 }
 
-/// What came of it.
+/// The result of all submissions.
 #[derive(Default)]
 struct SubmitResult {
     accepted: Vec<TaskId>,
-    /// Those of the accepted that will not run.
+    /// The refused tasks that are finished.
     ended: Vec<EndedTask>,
     refused: Vec<(TaskId, SubmitError)>,
 }
 
-/// A task that has ended before.
+/// A task that ended before it was submitted again.
 #[derive(Serialize)]
 struct EndedTask {
     id: String,
@@ -188,15 +188,6 @@ impl SubmitResult {
             submitted: usize,
             ids: Vec<&'a str>,
             ended: &'a [EndedTask],
-        }
-        for EndedTask { id, state } in self.ended.iter().take(NAMED_MAX) {
-            output.note(&format!(
-                "'{id}' is accepted and will not run, because a task with this id is {state} already; \
-                 `tenure task forget {id}` lets it run"
-            ));
-        }
-        if self.ended.len() > NAMED_MAX {
-            output.note(&format!("and {} more that have ended before", self.ended.len() - NAMED_MAX));
         }
         if self.accepted.is_empty() {
             return Ok(());
@@ -214,9 +205,10 @@ impl SubmitResult {
         output.table(&["id"], &rows)
     }
 
-    /// Of several failures the first that is not about an id alone: it is about all of them.
+    /// The failure to report: one that concerns all tasks, such as a lost store, before one that concerns a single id.
     fn failure(&self) -> Option<Failure> {
-        let is_conflict = |error: &SubmitError| matches!(error, SubmitError::Exists);
+        let is_conflict =
+            |error: &SubmitError| matches!(error, SubmitError::Exists { .. } | SubmitError::Finished { .. });
         let first = self.refused.iter().find(|(_, error)| !is_conflict(error)).or(self.refused.first());
         let (id, error) = first?;
         let failure = refused(id, error);
@@ -236,21 +228,30 @@ impl SubmitResult {
 
 fn refused(id: &TaskId, error: &SubmitError) -> Failure {
     match error {
-        SubmitError::Exists => Failure::new(
+        SubmitError::Finished { state } => Failure::new(
             Code::Conflict,
-            format!("a task '{id}' is there already, so nothing was submitted for it"),
+            format!("a task '{id}' is {state} already, so nothing was submitted for it"),
+        )
+        .hint(format!(
+            "run it again with `tenure task retry {id}`, or free the id with `tenure task forget {id}`"
+        )),
+        SubmitError::Exists { .. } => Failure::new(
+            Code::Conflict,
+            format!("a task '{id}' exists already, so it was not submitted again"),
         )
         .hint(format!(
             "see it with `tenure task show {id}`, take another id, or delete it with `tenure task rm {id}`"
         )),
         SubmitError::UnreadableState(why) => {
-            let message = format!("an earlier task '{id}' has left a state that cannot be read: {why}");
-            Failure::new(Code::Conflict, message).hint(format!("forget it with `tenure task forget {id}`"))
+            let message = format!("an earlier task '{id}' left a state that cannot be read: {why}");
+            Failure::new(Code::Conflict, message)
+                .hint(format!("delete that state with `tenure task forget {id}`"))
         }
-        SubmitError::Unknown(error) => {
-            let message = format!("it is not known whether '{id}' was submitted: {error}");
-            Failure::new(Code::Ambiguous, message)
-                .hint(format!("look with `tenure task show {id}` before you submit it again"))
+        SubmitError::Ambiguous(error) => {
+            let message = format!("'{id}' may or may not have been submitted: {error}");
+            Failure::new(Code::Ambiguous, message).hint(format!(
+                "see whether it exists with `tenure task show {id}` before you submit it again"
+            ))
         }
         SubmitError::Store(error) => {
             Failure::from(error.clone()).while_doing(&format!("'{id}' was not submitted"))

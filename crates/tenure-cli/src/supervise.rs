@@ -1,11 +1,12 @@
-//! Runs a command for as long as something is held: under one roof for every wrapper.
+//! Runs a command while a hold is valid, for every wrapper.
 //!
-//! The command runs in a process group of its own, in the foreground if we are, as the child of a reaper below which everything stays that the
-//! command starts. Signals to us are passed on. When what it relies on ends, the command is asked to stop and then killed; `course` decides when.
-//! Should we be killed, reaper and sentinel kill the whole process tree; should we be stopped, the sentinel does.
-//! When the command has ended and something of its tree is left, that is waited for.
+//! The command runs in its own process group, in the foreground if the supervisor is, as the child of a reaper. Every process that the command starts
+//! stays below the reaper. The supervisor forwards its signals to the command. When the hold ends, the command gets SIGTERM and then SIGKILL;
+//! `stop_schedule` decides when.
+//! If the supervisor is killed, reaper and sentinel kill the whole process tree; if it is stopped, the sentinel does.
+//! After the command has ended, the supervisor waits for the rest of its tree.
 //!
-//! **Invariant**: there is no moment in which the command runs and the sentinel does not know it.
+//! **Invariant**: the command never runs without a sentinel that guards it.
 
 mod descendants;
 mod group;
@@ -58,15 +59,15 @@ use crate::output::Output;
 pub(crate) struct Job<'a> {
     pub(crate) program: &'a Program,
     pub(crate) args: &'a [OsString],
-    /// What its environment has beside ours.
+    /// The variables that are added to this process's environment.
     pub(crate) env: &'a [(&'static str, OsString)],
-    /// How long after SIGTERM or SIGINT it is killed; none: it may take its time.
+    /// The time from SIGTERM or SIGINT to SIGKILL; `None` for no limit.
     pub(crate) grace: Option<Duration>,
-    /// What it is asked to stop with.
+    /// The signal that requests its end.
     pub(crate) signal: Signal,
 }
 
-/// Parts that are played in processes of their own, without a runtime and before anything else is set up.
+/// Runs a helper process, before a runtime or a logger is set up. `None` for any other command.
 pub(crate) fn run_helper(command: &InternalCommand) -> Option<ExitCode> {
     match command {
         InternalCommand::Launch { path, open_files, command } => {
@@ -79,15 +80,15 @@ pub(crate) fn run_helper(command: &InternalCommand) -> Option<ExitCode> {
     }
 }
 
-/// Runs a command to its end, and to the end of everything that it started.
+/// Runs a command, and waits for its end and for the end of every process that it started.
 ///
 /// # Cancellation
 ///
-/// Dropped, it closes the socket of the reaper, which kills the process tree.
+/// Dropping the future closes the socket of the reaper, which then kills the process tree.
 ///
 /// # Errors
 ///
-/// If the command could not be started; it has certainly not run then.
+/// If the command could not be started. It did not run.
 pub(crate) async fn run(
     job: &Job<'_>,
     mut terms: watch::Receiver<StopTimes>,
@@ -95,36 +96,36 @@ pub(crate) async fn run(
     output: &Output,
 ) -> Result<CommandExit, Failure> {
     let now = *terms.borrow_and_update();
-    let mut course = StopSchedule::new(job.grace, job.signal);
+    let mut schedule = StopSchedule::new(job.grace, job.signal);
     let mut running = RunningCommand::start(job, now.deadlines).await?;
-    for signal in course.handle(ScheduleInput::StopTimes(now), BootClock.now()) {
+    for signal in schedule.handle(ScheduleInput::StopTimes(now), BootClock.now()) {
         running.send(signal, output);
     }
     let (mut has_feed, mut is_stopped) = (true, false);
     loop {
-        let happened = tokio::select! {
+        let woken_by = tokio::select! {
             biased;
             signal = signals.next() => SupervisorEvent::ScheduleInput(ScheduleInput::Signal(signal)),
             changed = terms.changed(), if has_feed => match changed {
                 Ok(()) => SupervisorEvent::StopTimes,
                 Err(_) => SupervisorEvent::NoFeed,
             },
-            () = sleep_until(course.next_wake()) => SupervisorEvent::ScheduleInput(ScheduleInput::Time),
-            happened = running.next() => happened,
+            () = sleep_until(schedule.next_wake()) => SupervisorEvent::ScheduleInput(ScheduleInput::Time),
+            event = running.next() => event,
         };
-        let event = match happened {
+        let event = match woken_by {
             SupervisorEvent::ScheduleInput(event) => event,
             SupervisorEvent::StopTimes => {
                 let terms = *terms.borrow_and_update();
                 running.limit(terms.deadlines, output);
                 if terms.order == SupervisorAction::Stop && !is_stopped {
-                    // One that has ended by itself is not one that was stopped.
+                    // A command that ended by itself before the request was not stopped.
                     is_stopped = !running.tree.has_ended();
                 }
                 ScheduleInput::StopTimes(terms)
             }
             SupervisorEvent::NoFeed => {
-                // Whoever kept what the command relies on is gone.
+                // The task that renews the hold is gone, so the hold counts as lost.
                 has_feed = false;
                 ScheduleInput::StopTimes(StopTimes {
                     deadlines: running.deadlines,
@@ -132,7 +133,7 @@ pub(crate) async fn run(
                 })
             }
             SupervisorEvent::SentinelGone => {
-                running.replace_sentinel(&course, output).await;
+                running.replace_sentinel(&schedule, output).await;
                 continue;
             }
             SupervisorEvent::Continued => {
@@ -145,23 +146,23 @@ pub(crate) async fn run(
                 continue;
             }
         };
-        for signal in course.handle(event, BootClock.now()) {
+        for signal in schedule.handle(event, BootClock.now()) {
             running.send(signal, output);
         }
     }
     let end = running.tree.end();
-    // Should we have been stopped ourselves, as by Ctrl-Z, the sentinel has ended it, and we learn of its end before we look at the clock.
+    // If this process was stopped, as by Ctrl-Z, the sentinel killed the command. Its end is then seen before the deadline is.
     let is_too_late = running.deadlines.is_some_and(|deadlines| BootClock.now() >= deadlines.term);
     running.finish().await;
     Ok(CommandExit {
         end,
-        is_lost: course.is_lost() || is_too_late,
+        is_lost: schedule.is_lost() || is_too_late,
         is_stopped,
-        is_signaled: course.is_signaled(),
+        is_signaled: schedule.is_signaled(),
     })
 }
 
-/// What woke us.
+/// The events of the supervision loop.
 enum SupervisorEvent {
     ScheduleInput(ScheduleInput),
     StopTimes,
@@ -171,13 +172,13 @@ enum SupervisorEvent {
     Changed(TreeChange),
 }
 
-/// A command that has no other beside it: its life hangs on one thing.
+/// The lease id of a single command, which shares its sentinel with no other.
 const ONLY: GroupLease = GroupLease(0);
 
-/// A command that runs, or what it left running.
+/// A command with its process tree and its sentinel.
 struct RunningCommand {
     tree: ProcessTree,
-    /// None once it was ended by somebody and no other could be started; everybody is killed then.
+    /// `None` once it was killed and could not be replaced; the tree is killed then.
     sentinel: Option<Sentinel>,
     terminal: Option<Terminal>,
     continued: unix::Signal,
@@ -194,7 +195,7 @@ impl RunningCommand {
         let group = launch.tree.id.group;
         let kill = deadlines.map(|deadlines| deadlines.kill);
         in_time(sentinel.guard(launch.tree.id, ONLY, kill)).await.map_err(cannot)?;
-        // Only now: the sentinel ends a command that comes after this, but not one that was late before it was guarded.
+        // Checked after the sentinel guards the tree: from here on the sentinel enforces the deadline, but it does not notice one that had passed before.
         if deadlines.is_some_and(|deadlines| BootClock.now() >= deadlines.term) {
             sentinel.dismiss().await;
             launch.abort();
@@ -219,24 +220,24 @@ impl RunningCommand {
 
     fn send(&self, signal: Signal, output: &Output) {
         if let Err(error) = self.tree.signal(signal) {
-            output.note(&format!("{signal:?} could not be sent to everybody of the command: {error}"));
+            output.note(&format!("{signal:?} could not be sent to all processes of the command: {error}"));
         }
     }
 
-    /// Tells the sentinel, too, until when the command may run.
+    /// Stores new deadlines and passes them to the sentinel.
     fn limit(&mut self, deadlines: Option<Deadlines>, output: &Output) {
         self.deadlines = deadlines;
         if let Some(sentinel) = &mut self.sentinel
             && let Err(error) = sentinel.until(ONLY, deadlines.map(|deadlines| deadlines.kill))
         {
-            output.note(&format!("the sentinel cannot be told: {error}"));
+            output.note(&format!("the new deadline could not be sent to the sentinel: {error}"));
         }
     }
 
-    /// Waits for something new of the command, of its tree or of the sentinel.
+    /// Waits for the next event of the tree, the sentinel or the job control.
     async fn next(&mut self) -> SupervisorEvent {
         let RunningCommand { sentinel, continued, tree, .. } = self;
-        let unguarded = async {
+        let sentinel_gone = async {
             match sentinel {
                 Some(sentinel) => sentinel.gone().await,
                 None => std::future::pending().await,
@@ -244,13 +245,13 @@ impl RunningCommand {
         };
         tokio::select! {
             biased;
-            () = unguarded => SupervisorEvent::SentinelGone,
+            () = sentinel_gone => SupervisorEvent::SentinelGone,
             _ = continued.recv() => SupervisorEvent::Continued,
             change = tree.next() => SupervisorEvent::Changed(change),
         }
     }
 
-    /// Takes note of a change in the tree.
+    /// Handles a change in the tree.
     fn note(&mut self, change: TreeChange, output: &Output) {
         match change {
             TreeChange::Stopped(Signal::STOP) | TreeChange::Gone => {}
@@ -261,14 +262,14 @@ impl RunningCommand {
                 {
                     tracing::warn!(%error, "the terminal could not be taken back");
                 }
-                // The last moment at which the group certainly is the command's own was before this.
+                // Once reaped, the group's number may be reused, so the terminal is taken back before.
                 self.tree.reap_command();
             }
             TreeChange::Left(names) => output.note(&left_running(&names)),
         }
     }
 
-    /// The command was stopped with the terminal's Ctrl-Z.
+    /// Stops this process after the command, which Ctrl-Z stopped. Continues the command if no shell would continue this process.
     fn suspend(&mut self, output: &Output) {
         if let Some(terminal) = &self.terminal
             && !terminal.stop_too()
@@ -277,26 +278,26 @@ impl RunningCommand {
         }
     }
 
-    /// We go on after a stop, and so does the command.
+    /// Continues the command after this process was continued.
     fn resume(&mut self, output: &Output) {
         if let Some(terminal) = &self.terminal {
-            // A command that ended while this process was stopped has no use for the terminal. No one would take it back from a
-            // group whose end is handled already, and the next command would not be in the foreground.
+            // A command that ended while this process was stopped gets no terminal: its end is handled already, so the terminal would
+            // stay with its group, and the next command would not be in the foreground.
             if !self.tree.has_ended()
                 && let Err(error) = terminal.give(self.tree.id.group)
             {
-                output.note(&format!("the terminal could not be handed to the command again: {error}"));
+                output.note(&format!("the terminal could not be given to the command again: {error}"));
             }
             self.send(Signal::CONT, output);
         }
     }
 
-    /// A sentinel is gone that should not be: somebody killed it.
-    async fn replace_sentinel(&mut self, course: &StopSchedule, output: &Output) {
+    /// Starts another sentinel after the first one was killed.
+    async fn replace_sentinel(&mut self, schedule: &StopSchedule, output: &Output) {
         if let Some(mut gone) = self.sentinel.take() {
             gone.reap();
         }
-        let kill = self.deadlines.map(|deadlines| deadlines.kill).filter(|_| !course.has_killed());
+        let kill = self.deadlines.map(|deadlines| deadlines.kill).filter(|_| !schedule.has_killed());
         let replaced = async {
             let mut sentinel = Sentinel::start()?;
             in_time(sentinel.guard(self.tree.id, ONLY, kill)).await?;
@@ -305,11 +306,11 @@ impl RunningCommand {
         match replaced.await {
             Ok(sentinel) => {
                 self.sentinel = Some(sentinel);
-                output.note("the sentinel was ended by somebody; another one guards the command now");
+                output.note("the sentinel was killed; another one guards the command now");
             }
             Err(error) => {
-                // Nobody would end the command after us, so it must not go on.
-                output.note(&format!("the sentinel was ended and no other can be started: {error}"));
+                // Without a sentinel no process would kill the command after this one, so it must not go on.
+                output.note(&format!("the sentinel was killed and no other can be started: {error}"));
                 self.send(Signal::KILL, output);
             }
         }
@@ -323,19 +324,19 @@ impl RunningCommand {
 }
 
 fn unsupervised(error: &io::Error) -> Failure {
-    Failure::new(Code::Failed, format!("the command cannot be supervised: {error}"))
+    Failure::new(Code::Failed, format!("cannot supervise the command: {error}"))
         .hint("see how many processes and open files you may have with `ulimit -a`")
 }
 
 fn too_late() -> Failure {
-    Failure::new(Code::Lost, "what the command relies on ended before it was started")
+    Failure::new(Code::Lost, "the hold ended before the command was started")
 }
 
-/// A process that starts needs milliseconds, and seconds on a machine that is on its knees; one that needs longer never answers.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// The time limit for a reply of a helper process. A start takes milliseconds, or seconds on an overloaded host; a slower process never replies.
+const HELPER_TIMEOUT: Duration = Duration::from_secs(10);
 
-async fn in_time<T>(answer: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(ANSWER_WITHIN, answer).await.map_err(|_| io::ErrorKind::TimedOut)?
+async fn in_time<T>(reply: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(HELPER_TIMEOUT, reply).await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
 async fn sleep_until(moment: Option<Moment>) {

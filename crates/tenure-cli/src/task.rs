@@ -1,4 +1,4 @@
-//! `tenure task`: what tasks there are, how they stand, and telling them something.
+//! `tenure task`: lists tasks, sends them commands, and waits for their end.
 
 mod command;
 mod delete;
@@ -11,9 +11,9 @@ mod wait;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use tenure::client::{Client, TaskView};
+use tenure::Tenure;
+use tenure::task::{TaskMessage, TaskState, TaskSummary};
 use tenure_core::id::{NodeId, TaskId};
-use tenure_core::task::{TaskMessage, TaskState};
 
 pub(crate) use command::{TimeoutArgs, acknowledged, note_acknowledged};
 pub(crate) use rows::unreadable;
@@ -25,41 +25,41 @@ use crate::duration;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// What `--json` answers to these verbs carry as `schema`.
+/// The `schema` of JSON output about tasks.
 const SCHEMA: &str = "tenure.task/v1";
 
-/// The verbs. Commands go to whoever owns the task, and wait until it has acknowledged them.
+/// The verbs. A command goes to the task's owner, and the verb waits until the owner acknowledges it.
 #[derive(Subcommand, Debug)]
 pub(crate) enum TaskCommand {
-    /// List the tasks, all at one revision: id, kind, state, owner, token, attempt, when it was submitted and last changed.
+    /// List the tasks, all at one revision: id, kind, state, owner, token, attempt, time of submission and of the last change.
     #[command(alias = "list")]
     Ls(list::ListArgs),
-    /// Show all that is known of a task; exit 3 if nothing is.
+    /// Show a task with its attempts and errors; exit 3 if there is no such task.
     #[command(aliases = ["get", "describe"])]
     Show(TaskArgs),
-    /// Stop a task until it is resumed.
+    /// Stop a task until `tenure task resume`.
     Pause(TaskCommandArgs),
-    /// Run a task that is paused or sleeps.
+    /// Run a paused or sleeping task.
     Resume(TaskCommandArgs),
-    /// Stop a task until a time, and run it again then.
+    /// Stop a task, and run it again at a time.
     Sleep(SleepArgs),
-    /// End a task, not done.
+    /// End a task as killed.
     Kill(KillArgs),
-    /// Have a task run by another node.
+    /// Make a task's owner release it to another node.
     Release(TaskCommandArgs),
-    /// Have a task's progress kept now.
+    /// Make a task save a checkpoint now.
     Checkpoint(TaskCommandArgs),
-    /// Show what a task has been through: every change of its state, and its errors.
+    /// Show every change of a task's state, and its errors.
     History(TaskArgs),
     /// Wait until tasks have ended. Exit 0 if all completed, 10 if one failed, 11 if one was killed, 8 if it takes longer than --wait.
     Wait(WaitArgs),
-    /// Delete a task; whoever runs it stops. Its state stays: submitted again, it goes on where it was.
+    /// Delete a task; its owner stops it. Its state stays, so a task submitted again with the same id continues from it.
     #[command(aliases = ["delete", "del", "remove"])]
     Rm(SelectArgs),
-    /// Run a task again that has ended, as it was submitted. With a filter: those that failed or were killed, and with --state completed
-    /// those too. One that was not completed goes on from its checkpoint.
+    /// Run an ended task again, as it was submitted. With a filter: failed and killed tasks, and with --state completed also completed ones.
+    /// A failed or killed task continues from its checkpoint.
     Retry(SelectArgs),
-    /// Forget how a task ended, with its history. If it was submitted again, it runs now.
+    /// Delete the final state and the history of an ended task. If the task was submitted again, it runs now.
     Forget(SelectArgs),
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct TaskCommandArgs {
 pub(crate) struct SleepArgs {
     /// The task's id.
     id: String,
-    /// For how long, as 90s or 2h; or until when, as 2026-12-31T23:59:59Z.
+    /// How long, as 90s or 2h; or a time, as 2026-12-31T23:59:59Z.
     #[arg(value_name = "DUR|TIME")]
     until: String,
     #[command(flatten)]
@@ -101,7 +101,7 @@ pub(crate) struct WaitArgs {
     /// The tasks' ids.
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
-    /// How long to wait at most.
+    /// The longest time to wait.
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     wait: Option<Duration>,
 }
@@ -115,24 +115,24 @@ const RM: BulkAction =
 const RETRY: BulkAction =
     BulkAction { verb: "retry", doing: "retrying", done: "retried", applies: was_not_completed };
 
-/// With --state completed.
+/// The action for `--state completed`.
 const RETRY_ALL: BulkAction = BulkAction { applies: has_ended, ..RETRY };
 
 const FORGET: BulkAction =
     BulkAction { verb: "forget", doing: "forgetting", done: "forgotten", applies: has_ended };
 
-fn was_not_completed(task: &TaskView) -> bool {
-    has_ended(task) && task.state_kind() != Some(TaskState::Completed)
+fn was_not_completed(task: &TaskSummary) -> bool {
+    has_ended(task) && task.state() != Some(TaskState::Completed)
 }
 
-fn has_ended(task: &TaskView) -> bool {
-    task.state_kind().is_some_and(TaskState::is_terminal)
+fn has_ended(task: &TaskSummary) -> bool {
+    task.state().is_some_and(TaskState::is_terminal)
 }
 
-/// Refuses what is wrong whatever the store holds.
+/// Checks the arguments before a store is opened.
 pub(crate) fn check(command: &TaskCommand, output: &Output) -> Result<(), Failure> {
     match command {
-        TaskCommand::Ls(args) => list::filter(args).map(drop),
+        TaskCommand::Ls(args) => args.check(),
         TaskCommand::Show(args) | TaskCommand::History(args) => parse(&args.id).map(drop),
         TaskCommand::Rm(args) => args.check(&RM, output),
         TaskCommand::Retry(args) => args.check(&RETRY, output),
@@ -151,14 +151,14 @@ pub(crate) fn check(command: &TaskCommand, output: &Output) -> Result<(), Failur
 }
 
 /// Runs a verb.
-pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output) -> Result<(), Failure> {
+pub(crate) async fn run(command: &TaskCommand, tenure: &Tenure, output: &Output) -> Result<(), Failure> {
     let send = async |args: &TaskCommandArgs, message: TaskMessage| {
-        command::send_and_wait(&parse(&args.id)?, message, &args.timeout, client, output).await
+        command::send_and_wait(&parse(&args.id)?, message, &args.timeout, tenure, output).await
     };
     match command {
-        TaskCommand::Ls(args) => list::list(args, client, output).await,
-        TaskCommand::Show(args) => show::show(&parse(&args.id)?, client, output).await,
-        TaskCommand::History(args) => show::history(&parse(&args.id)?, client, output).await,
+        TaskCommand::Ls(args) => list::list(args, tenure, output).await,
+        TaskCommand::Show(args) => show::show(&parse(&args.id)?, tenure, output).await,
+        TaskCommand::History(args) => show::history(&parse(&args.id)?, tenure, output).await,
         TaskCommand::Pause(args) => send(args, TaskMessage::Pause).await,
         TaskCommand::Resume(args) => send(args, TaskMessage::Run).await,
         TaskCommand::Release(args) => send(args, TaskMessage::Release).await,
@@ -166,45 +166,47 @@ pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output)
         TaskCommand::Kill(args) => {
             let kill = async |id: TaskId| {
                 let message = TaskMessage::Kill { reason: args.select.reason.clone() };
-                command::send_and_wait(&id, message, &args.timeout, client, output).await
+                command::send_and_wait(&id, message, &args.timeout, tenure, output).await
             };
-            args.select.each(&KILL, client, output, kill).await
+            args.select.each(&KILL, tenure, output, kill).await
         }
         TaskCommand::Sleep(args) => {
             let message = TaskMessage::Sleep { until: command::until(&args.until)? };
-            command::send_and_wait(&parse(&args.id)?, message, &args.timeout, client, output).await
+            command::send_and_wait(&parse(&args.id)?, message, &args.timeout, tenure, output).await
         }
         TaskCommand::Wait(args) => {
             let ids = args.ids.iter().map(|id| parse(id)).collect::<Result<_, _>>()?;
-            wait_for(ids, args.wait.unwrap_or(Duration::MAX), client, output).await
+            wait_for(ids, args.wait.unwrap_or(Duration::MAX), tenure, output).await
         }
         TaskCommand::Rm(args) => {
-            let client = &client.clone().because(args.reason.as_deref().unwrap_or_default());
-            args.each(&RM, client, output, async |id| delete::remove(&id, client, output).await).await
+            let reason = args.reason.as_deref().unwrap_or_default();
+            let remove = async |id: TaskId| delete::remove(&id, reason, tenure, output).await;
+            args.each(&RM, tenure, output, remove).await
         }
         TaskCommand::Retry(args) => {
             let act = if args.names(TaskState::Completed) { RETRY_ALL } else { RETRY };
-            args.each(&act, client, output, async |id| delete::retry(&id, client, output).await).await
+            args.each(&act, tenure, output, async |id| delete::retry(&id, tenure, output).await).await
         }
         TaskCommand::Forget(args) => {
-            let client = &client.clone().because(args.reason.as_deref().unwrap_or_default());
-            args.each(&FORGET, client, output, async |id| delete::forget(&id, client, output).await).await
+            let reason = args.reason.as_deref().unwrap_or_default();
+            let forget = async |id: TaskId| delete::forget(&id, reason, tenure, output).await;
+            args.each(&FORGET, tenure, output, forget).await
         }
     }
 }
 
-/// The id of a task.
+/// Parses the id of a task.
 pub(crate) fn parse(id: &str) -> Result<TaskId, Failure> {
-    TaskId::parse(id).map_err(|error| Failure::usage(format!("the task's id: {error}")))
+    TaskId::parse(id).map_err(|error| Failure::usage(format!("invalid task id: {error}")))
 }
 
-/// The id of a node.
+/// Parses the id of a node.
 pub(crate) fn parse_node(id: &str) -> Result<NodeId, Failure> {
-    NodeId::parse(id).map_err(|error| Failure::usage(format!("the node's id: {error}")))
+    NodeId::parse(id).map_err(|error| Failure::usage(format!("invalid node id: {error}")))
 }
 
-/// There is no such task.
-fn nothing_known(id: &TaskId) -> Failure {
+/// The failure for a task that does not exist.
+fn no_such_task(id: &TaskId) -> Failure {
     Failure::new(crate::failure::Code::NotFound, format!("there is no task '{id}'"))
-        .hint("list what there is with `tenure task ls`, and what has ended with `tenure task ls --ended`")
+        .hint("list the tasks with `tenure task ls`, and those that have ended with `tenure task ls --ended`")
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Prints the version, and what was built in.
+/// Prints the version, and with `--json` the engines and the platform.
 pub(crate) fn run(output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct VersionReport {

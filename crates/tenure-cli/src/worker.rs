@@ -1,6 +1,6 @@
-//! `tenure worker --exec CMD`: a node whose tasks are commands, for work that is not written in Rust.
+//! `tenure worker --exec CMD`: a worker that runs each task as a command, for work that is not written in Rust.
 //!
-//! The library's node claims, balances and releases; each task is a child process under the supervision that `lock` has.
+//! The library's worker claims, balances and releases tasks. Each task is a child process, supervised as the command of `tenure lock` is.
 
 mod args;
 mod checkpoint_dir;
@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tenure::Tenure;
-use tenure::client::Client;
 use tenure::member::JoinError;
 use tenure::session::Session;
 use tenure::store::Store;
@@ -47,13 +46,13 @@ use crate::hold::{HoldExit, listen, warn_of_long};
 use crate::output::Output;
 use crate::supervise::{SentinelPool, Signals, raise_open_files};
 
-/// How long the store may take at the end; the exit code must not wait for a store that is down.
+/// The time limit of closing the store; the exit code must not wait for a store that is down.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long releasing may take after everything has stopped.
+/// The time limit of releasing the tasks after they have stopped.
 const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Works until a signal, until it is drained, or until it cannot any more.
+/// Runs the worker until a signal, until it is drained, or until the store is lost.
 pub(crate) async fn run(args: &WorkerArgs, global: &Global, output: &Output) -> Result<ExitCode, Failure> {
     let mut signals = listen()?;
     let settings = connect::decide(global)?;
@@ -74,7 +73,7 @@ pub(crate) async fn run(args: &WorkerArgs, global: &Global, output: &Output) -> 
     done
 }
 
-/// Where others watch over us.
+/// The HTTP endpoint for probes and metrics.
 struct HttpEndpoint {
     listener: TcpListener,
     metrics: Metrics,
@@ -84,9 +83,10 @@ impl HttpEndpoint {
     async fn bind(address: &str) -> Result<HttpEndpoint, Failure> {
         let listener = http::bind(address).await?;
         let metrics = Metrics::default();
-        // Only one can be installed in a process, and nobody else does.
-        ::metrics::set_global_recorder(metrics.clone())
-            .map_err(|error| Failure::new(Code::Failed, format!("nothing can be counted: {error}")))?;
+        // A process has one recorder, and no other code here installs one.
+        ::metrics::set_global_recorder(metrics.clone()).map_err(|error| {
+            Failure::new(Code::Failed, format!("cannot install the metrics recorder: {error}"))
+        })?;
         Ok(HttpEndpoint { listener, metrics })
     }
 }
@@ -103,16 +103,16 @@ async fn work(
     let PreparedWorker { shell, timing, node: id, options } = prepared;
     store.info().limits.grant_ttl(timing.ttl)?;
     let session = Session::options().ttl(timing.ttl).open(store.clone()).map_err(|error| {
-        Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits nearly everybody")
+        Failure::usage(error.to_string()).hint("use a longer --ttl; 15s suits most programs")
     })?;
     let folder = CheckpointDir::create()
-        .map_err(|error| Failure::new(Code::Failed, format!("no temporary folder can be made: {error}")))?;
+        .map_err(|error| Failure::new(Code::Failed, format!("cannot create a temporary folder: {error}")))?;
     let sentinels = SentinelPool::start().map_err(|error| {
-        Failure::new(Code::Failed, format!("the sentinel cannot be started: {error}"))
+        Failure::new(Code::Failed, format!("cannot start the sentinel: {error}"))
             .hint("see how many processes and open files you may have with `ulimit -a`")
     })?;
     let (end_now, is_ending) = watch::channel(false);
-    let (remarks, mut remarked) = mpsc::unbounded_channel();
+    let (remarks, mut remarks_received) = mpsc::unbounded_channel();
     let pool = ExecPool {
         shell,
         timing,
@@ -126,7 +126,7 @@ async fn work(
         remarks,
         output: *output,
     };
-    let words = WorkerOutput { node: id.as_str(), quiet: output.is_quiet, output };
+    let reports = WorkerOutput { node: id.as_str(), quiet: output.is_quiet, output };
     let tenure =
         Tenure::on_session(&session, namespace).map_err(|error| Failure::usage(error.to_string()))?;
     let joining = options.start(tenure.worker(&id), &Exec::new(pool));
@@ -140,49 +140,49 @@ async fn work(
     let address = watched.as_ref().and_then(|watched| http::address_of(&watched.listener));
     let watchers = watched.map(|HttpEndpoint { listener, metrics }| {
         let pages = HttpPages { status: node.status(), is_leaving, metrics };
-        // Until the very end: whoever watches wants to see that, too.
+        // Served until the end, so that a scraper sees the shutdown, too.
         tokio::spawn(http::serve(listener, pages))
     });
-    words.joined(address, frozen(store, namespace, &id).await.as_ref());
+    reports.joined(address, frozen(store, namespace, &id).await.as_ref());
     if !args.matches.is_empty() {
-        selector::warn_of_nothing(&args.matches, &Client::new(store.clone(), namespace), output).await;
+        selector::warn_if_none_match(&args.matches, &tenure, output).await;
     }
-    let (mut ending, mut asked) = (None, 0_u32);
+    let (mut ending, mut signal_count) = (None, 0_u32);
     let end = loop {
         tokio::select! {
             biased;
             _ = signals.next_end() => {
-                asked += 1;
+                signal_count += 1;
                 leaving.send_replace(true);
-                let is_now = asked > 1;
-                words.ending(node.status().borrow().tasks, is_now);
+                let is_now = signal_count > 1;
+                reports.ending(node.status().borrow().tasks, is_now);
                 if is_now {
                     end_now.send_replace(true);
                 }
                 let within = timing.grace + RELEASE_WITHIN;
-                // Asked again, the earlier end counts.
+                // A second signal does not restart the shutdown and its time limit.
                 ending.get_or_insert_with(|| tokio::spawn(node.shutdown().timeout(within).into_future()));
             }
             end = node.finished() => break end,
-            Some(remark) = remarked.recv() => words.remark(&remark),
+            Some(remark) = remarks_received.recv() => reports.remark(&remark),
             event = events.next() => match event {
                 Some(event) => {
                     if matches!(event, WorkerEvent::Draining { .. }) {
                         leaving.send_replace(true);
                     }
-                    words.event(&event);
+                    reports.event(&event);
                 }
                 None => break node.finished().await,
             },
         }
     };
-    while let Ok(remark) = remarked.try_recv() {
-        words.remark(&remark);
+    while let Ok(remark) = remarks_received.try_recv() {
+        reports.remark(&remark);
     }
     while let Some(Some(event)) = events.next().now_or_never() {
-        words.event(&event);
+        reports.event(&event);
     }
-    let code = finish(&end, &session, &sentinels, &words).await;
+    let code = finish(&end, &session, &sentinels, &reports).await;
     if let Some(watchers) = watchers {
         watchers.abort();
     }
@@ -190,51 +190,51 @@ async fn work(
     code
 }
 
-/// How a node is frozen, if it is. The store was reached a moment ago; should it not answer now, the notice of the node follows.
+/// The freeze record of the node, if it is frozen. If this read fails, the worker's own event reports the freeze later.
 async fn frozen(store: &Store, namespace: &Namespace, id: &NodeId) -> Option<FrozenRecord> {
     let key = Layout::new(namespace).encode(&Key::Frozen(id.clone()));
     let pair = store.get_key(key).await.ok()??;
     Some(FrozenRecord::decode(&pair.value).unwrap_or_default())
 }
 
-/// Says how it ended, and closes what is left.
+/// Reports how the worker ended, and closes the session and the sentinel.
 async fn finish(
     end: &WorkerEnd,
     session: &Session,
     sentinels: &SentinelPool,
-    words: &WorkerOutput<'_>,
+    reports: &WorkerOutput<'_>,
 ) -> Result<ExitCode, Failure> {
     match end {
         WorkerEnd::Left { running } if running.is_empty() => {
-            // Without its keys the lease holds nothing: whether it ends now or by itself matters to nobody.
+            // All keys are deleted, so a lease that cannot be revoked now may expire by itself.
             let _ = tokio::time::timeout(CLOSE_WITHIN, session.close()).await;
             sentinels.close().await;
-            words.left();
+            reports.left();
             Ok(ExitCode::SUCCESS)
         }
         WorkerEnd::Left { running } => {
             let names: Vec<&str> = running.iter().take(5).map(TaskId::as_str).collect();
-            // Neither closed nor dismissed: their leases lapse, and the sentinel does what it can.
+            // The session stays open and the sentinel stays in charge: the lease lapses, and the sentinel kills what still runs.
             Err(Failure::new(
                 Code::Failed,
                 format!(
-                    "{} tasks did not stop in time and are not released: {}",
+                    "{} tasks did not stop in time and were not released: {}",
                     running.len(),
                     names.join(", ")
                 ),
             )
-            .hint("nobody runs them before their lease is over; see what their processes wait for with `ps`"))
+            .hint("no worker claims them before the lease ends; see what their processes wait for with `ps`"))
         }
         WorkerEnd::Replaced => {
             sentinels.close().await;
-            Err(Failure::new(Code::Conflict, format!("another node has taken the id '{}'", words.node))
-                .hint("see it with `tenure node ls`, and give each worker an id of its own with --node"))
+            Err(Failure::new(Code::Conflict, format!("another node has the id '{}' now", reports.node))
+                .hint("see it with `tenure node ls`, and give each worker its own id with --node"))
         }
         WorkerEnd::Store(error) => {
             sentinels.close().await;
-            Err(Failure::from(error.clone()).while_doing("the store can never be used again"))
+            Err(Failure::from(error.clone()).while_doing("the store is lost"))
         }
-        _ => Err(Failure::new(Code::Failed, "the node has ended")),
+        _ => Err(Failure::new(Code::Failed, "the worker has ended")),
     }
 }
 
@@ -243,9 +243,9 @@ fn not_joined(error: &JoinError, args: &WorkerArgs) -> Failure {
         JoinError::Held { by: other } => {
             let hint = match args.wait {
                 None => {
-                    "choose another --node, or wait with --wait 20s until its lease is over if it is dead"
+                    "choose another --node; if that node is dead, wait until its lease ends with --wait 20s"
                 }
-                Some(_) => "choose another --node, or stop the other one",
+                Some(_) => "choose another --node, or stop the other worker",
             };
             Failure::new(Code::Conflict, other.to_string()).hint(hint)
         }

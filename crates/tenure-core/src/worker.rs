@@ -1,24 +1,30 @@
-//! One node's decisions: which tasks it claims, runs, stops, saves and gives away.
+//! The machine of one worker: which tasks it claims, runs, stops, writes and releases.
 //!
-//! The machine is told everything that happens ([`WorkerInput`]) together with the time ([`InputTime`]), and answers with everything that must be done
-//! ([`WorkerOutput`]) and told ([`WorkerEvent`]). It reads no clock, throws no dice and asks no store; what it asks of the store is written out in
-//! [`request`], so the driver has nothing to decide.
+//! The driver reports everything that happens as a [`WorkerInput`], with the time ([`InputTime`]).
+//! The machine returns requests for the driver ([`WorkerOutput`]) and events for the user
+//! ([`WorkerEvent`]). It reads no clock, draws no random numbers and sends no request. The
+//! transactions for its requests are built in [`request`], so the driver makes no decision.
 //!
-//! Intuition: everything a node believes is late. The board lags behind the store, answers lag behind the board, handlers lag behind both. So
-//! every claim has a nonce by which it is known again, every question an epoch, every write the token that makes it harmless when it
-//! comes too late; and every decision about a task is taken afresh from all that is known, instead of following a script that the world has left.
-//! One task's way through a node is drawn in `claimed_task.rs`.
+//! Intuition: everything a worker knows is late. The board lags behind the store, replies lag
+//! behind the board, and handlers lag behind both. Therefore every claim has a nonce that
+//! identifies it, and every request has an id. Every write is conditional on the claim's token,
+//! which makes a late write harmless. Each decision about a task is made from all facts known at
+//! that moment, never from a plan made earlier. `claimed_task.rs` shows the states of one claimed
+//! task.
 //!
-//! **Invariant**: a handler is begun only under a claim that the store has answered as ours, in the session that asked for it.
+//! **Invariant**: a handler starts only under a claim that the store has confirmed for this worker,
+//! in the session that requested it.
 //!
-//! **Invariant**: once a claim is over nothing is written for it; its handler is told to stop at once, and no other begins here before it has ended.
+//! **Invariant**: nothing is written for a claim that has ended. Its handler is asked to stop
+//! immediately, and no other handler of the task starts here before it has ended.
 //!
 //! **Invariant**: a task is released, parked or ended only when nothing of its handler runs.
 //!
-//! **Invariant**: a command is deleted only by a write that also says what came of it, if its sender left an id.
+//! **Invariant**: a command is deleted only by a write that also stores its result, if the command
+//! has an id.
 //!
-//! **Invariant**: the work for one event does not grow with the number of tasks, except when others take tasks than before: then all that
-//! nobody owns are ranked anew.
+//! **Invariant**: the work for one input does not grow with the number of tasks, except when the
+//! set of workers that take tasks changes: then all unowned tasks are ranked again.
 
 mod claim_queue;
 mod claimed_task;
@@ -87,7 +93,7 @@ pub use output::{
 };
 pub use retention::Keep;
 
-/// One node.
+/// The state machine of one worker.
 pub struct WorkerMachine {
     config: WorkerConfig,
     layout: Layout,
@@ -99,20 +105,21 @@ pub struct WorkerMachine {
     balance: BalanceState,
     retention: Retention,
     sweep: Sweep,
-    /// The create revision of the node's own key; none while it is not joined.
+    /// The create revision of the worker's own key. `None` while it is not joined.
     incarnation: Option<Token>,
     phase: WorkerPhase,
     claim_queue: ClaimQueue,
     claims: InFlightClaims,
-    /// Claims of this process that it does not keep, and whose keys have to be deleted.
+    /// Claims of this process that it does not keep. Their keys have to be deleted.
     orphans: BTreeMap<(TaskId, Token), ClaimId>,
-    /// In boxes: each is large, and is taken out and put back whenever it goes on.
+    /// The claimed tasks. Boxed, because each is large, and is removed and inserted again at each
+    /// step.
     held: BTreeMap<TaskId, Box<ClaimedTask>>,
-    /// Which of them hang on which lease.
+    /// The claimed tasks by the lease that their owner keys are attached to.
     by_lease: BTreeMap<LeaseId, BTreeSet<TaskId>>,
     /// Which of them use no capacity.
     slots: HandlerSlots,
-    /// Those of them that sleep, by when they wake.
+    /// The sleeping ones, by the time at which they wake.
     sleepers: BTreeSet<(Timestamp, TaskId)>,
     timers: Timers,
     epoch: RequestId,
@@ -122,25 +129,25 @@ pub struct WorkerMachine {
     events: VecDeque<WorkerEvent>,
 }
 
-/// What a node is about.
+/// What the worker does at present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WorkerPhase {
-    /// It takes and runs tasks.
+    /// It claims and runs tasks.
     Working,
-    /// It gives everything away, because an order says so.
+    /// It releases all tasks because of a command.
     Draining,
-    /// It gives everything away, because its process ends.
+    /// It releases all tasks because its process shuts down.
     Ending { deadline: Moment },
-    /// It has asked for its own key to be removed.
+    /// It has requested the deletion of its own key.
     Leaving,
-    /// It is over.
+    /// It has ended.
     Finished,
 }
 
-/// How much a node has worked.
+/// Counts of what a worker has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
-    /// How often it was thought about whether to claim a task.
+    /// How often the worker decided whether to claim a task.
     pub considered: u64,
     /// How many claims were sent.
     pub claims_sent: u64,
@@ -148,12 +155,13 @@ pub struct WorkerStats {
     pub won: u64,
     /// How many timers were due.
     pub timers: u64,
-    /// How many changes of the board were looked at.
+    /// How many changes of the board it has processed.
     pub changes: u64,
 }
 
 impl WorkerMachine {
-    /// A node that knows nothing yet. It claims once it has joined and all its feeds have shown a whole picture.
+    /// Creates a worker without any knowledge. It claims tasks once it has joined and all its feeds
+    /// have delivered a complete snapshot.
     pub fn new(
         config: WorkerConfig,
         layout: Layout,
@@ -198,13 +206,16 @@ impl WorkerMachine {
             WorkerInput::FeedItem(feed, item) => {
                 let is_half = matches!(item, FeedItem::Put(_) | FeedItem::Delete { .. });
                 self.handle_feed(feed, item, now);
-                // What is said between two whole pictures changes nothing yet.
+                // Items between two complete snapshots are only collected. Half of a list must not
+                // be acted on: the owner keys of its tasks may follow.
                 if is_half {
                     return;
                 }
             }
             WorkerInput::Joined { incarnation } => {
                 self.incarnation = Some(incarnation);
+                // Joined again after a lost session, a draining worker must not announce itself as
+                // ready: peers would leave tasks to it.
                 self.outputs.push_back(WorkerOutput::Announce(match self.phase {
                     WorkerPhase::Working => MemberState::Ready,
                     WorkerPhase::Draining
@@ -225,7 +236,7 @@ impl WorkerMachine {
                 self.lose_all(tasks, LossReason::MembershipLost, now);
             }
             WorkerInput::LeaseLost { lease, why } => {
-                self.claims.note_over(lease);
+                self.claims.note_lease_lost(lease);
                 let tasks = self.by_lease.get(&lease).into_iter().flatten().cloned().collect();
                 self.lose_all(tasks, why, now);
             }
@@ -240,7 +251,7 @@ impl WorkerMachine {
                 self.handle_checkpoint(task, token, ask, blob, now);
             }
             WorkerInput::StateWritten { task, epoch, reply } => {
-                self.handle_state_written(&task, epoch, reply, now)
+                self.handle_state_written(&task, epoch, reply, now);
             }
             WorkerInput::CommandAcked { epoch, reply } => self.handle_command_acked(epoch, reply, now),
             WorkerInput::Retained { ask, reply } => self.handle_retained(&ask, reply, now),
@@ -249,6 +260,9 @@ impl WorkerMachine {
             WorkerInput::OwnKeyDeleted => self.handle_left(),
             WorkerInput::Time => {}
         }
+        // The order matters. Timers first, so that due tasks count in the decisions below. The own
+        // load before the claims, because the balancer compares it with that of the peers. Claims
+        // after commands, because a drain or freeze that was just read must prevent them.
         self.handle_time(now);
         self.update_own_load(now);
         self.begin_next_command(now);
@@ -259,52 +273,54 @@ impl WorkerMachine {
         self.publish_load(now);
     }
 
-    /// The next thing to do.
+    /// The next request for the driver.
     pub fn poll_output(&mut self) -> Option<WorkerOutput> {
         self.outputs.pop_front()
     }
 
-    /// The next thing to tell.
+    /// The next event for users.
     pub fn poll_event(&mut self) -> Option<WorkerEvent> {
         self.events.pop_front()
     }
 
-    /// When to tell [`WorkerInput::Time`] if nothing else happens.
+    /// When the driver has to send [`WorkerInput::Time`] if no other input arrives.
     pub fn next_wake(&self, now: InputTime) -> Option<Moment> {
         if self.phase == WorkerPhase::Finished {
             return None;
         }
+        // The wall clock may be set while the machine sleeps. Sleepers are therefore checked at
+        // least every minute, and not only when the earliest one is due by the clock of now.
         let sleeper =
             self.sleepers.first().map(|(until, _)| running::moment_of(*until, now).min(now.at + WALL_CHECK));
         self.timers.next().into_iter().chain(sleeper).min()
     }
 
-    /// The tasks and their owners, as this node sees them.
+    /// The tasks and their owners, as far as this worker's feeds have shown them.
     pub fn board(&self) -> &Board {
         &self.board
     }
 
-    /// How many tasks it owns, those among them that are on their way out.
+    /// How many tasks it owns, including those that are being released.
     pub fn owned(&self) -> usize {
         self.held.len()
     }
 
-    /// How many other nodes take tasks, as far as it has seen.
+    /// How many peers take tasks, as far as this worker knows.
     pub fn peers(&self) -> usize {
         self.peers.peers()
     }
 
-    /// Whether it takes no new tasks until it is told otherwise.
+    /// Whether this worker is frozen: it takes no new tasks until it is unfrozen.
     pub fn is_frozen(&self) -> bool {
         self.peers.is_self_frozen()
     }
 
-    /// Whether everything is over: [`WorkerOutput::Finish`] was asked for.
+    /// Whether the worker has ended: it has returned [`WorkerOutput::Finish`].
     pub fn is_finished(&self) -> bool {
         self.phase == WorkerPhase::Finished
     }
 
-    /// How much it has worked.
+    /// Counts of what it has done.
     pub fn stats(&self) -> WorkerStats {
         self.stats
     }
@@ -314,7 +330,7 @@ impl WorkerMachine {
             self.stats.timers += 1;
             match timer {
                 Timer::Claimable(task) => self.claim_due(task),
-                Timer::RankDelay(behind) => self.rank_delay_due(behind, now),
+                Timer::RankDelay(delay) => self.rank_delay_due(delay, now),
                 Timer::Stop(task) => self.stop_due(&task, now),
                 Timer::Retry(task) => self.retry_due(&task, now),
                 Timer::Orphan(task) => self.orphan_due(task, now),
@@ -326,7 +342,7 @@ impl WorkerMachine {
                     self.set_periodic(now);
                     self.balance_round(now);
                 }
-                // That they woke the node is all they are for.
+                // These only wake the machine: `handle` continues with whatever became possible.
                 Timer::Claims | Timer::Deadline | Timer::Publish => {}
             }
         }
@@ -343,7 +359,7 @@ impl WorkerMachine {
         self.phase == WorkerPhase::Working
     }
 
-    /// Whether this node takes tasks, and says so.
+    /// Whether this worker takes tasks and its peers can see that in its record.
     fn takes_tasks(&self) -> bool {
         self.is_working()
             && self.incarnation.is_some()
@@ -351,7 +367,7 @@ impl WorkerMachine {
             && !self.peers.is_self_frozen()
     }
 
-    /// Whether it may claim just now.
+    /// Whether it may send claims now.
     fn may_claim(&self) -> bool {
         self.takes_tasks() && self.board.is_fresh()
     }

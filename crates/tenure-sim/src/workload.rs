@@ -12,6 +12,7 @@ pub mod ttl;
 use std::future::Future;
 use std::time::Duration;
 
+use tenure::Tenure;
 use tenure::store::{Op, Store, Txn};
 use tenure_core::fence::Fence;
 use tenure_core::layout::Layout;
@@ -37,6 +38,8 @@ pub struct WorkloadContext {
     pub layout: Layout,
     /// The store, through a handle that no fault hits.
     pub observer: Store,
+    /// Tasks and nodes, as the observer reaches them.
+    pub tenure: Tenure,
     /// The run is over: all processes release what they hold.
     pub over: CancellationToken,
     /// The tasks of all actors.

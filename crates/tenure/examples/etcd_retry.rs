@@ -1,7 +1,7 @@
-//! Two keys that survive whatever you do to etcd, told in log lines while you do it.
+//! Two keys that survive outages of etcd, with a log line for each event.
 //!
 //! Start etcd, run `cargo run -p tenure --example etcd_retry -- etcd://127.0.0.1:2379`, stop etcd, watch it retry, start etcd, watch it
-//! re-register. An outage shorter than the TTL is survived on the same lease, and nobody else sees anything of it; a longer one ends with a
+//! re-register. An outage shorter than the TTL keeps the lease, and no other client sees it; a longer one ends with a
 //! new lease and the same keys. The README shows both. A second argument is the TTL in seconds, 15 if there is none. Ctrl-C ends it.
 
 use std::error::Error;
@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Tenure tells what it does through `tracing`; where that goes is the program's choice.
+    // Tenure logs through `tracing`; the program chooses the subscriber.
     tracing_subscriber::fmt().with_target(false).with_ansi(std::io::stdout().is_terminal()).init();
 
     let mut arguments = std::env::args().skip(1);
@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let store = Store::open(&address.parse()?).await?;
     let session = Session::options().ttl(ttl).open(store.clone())?;
 
-    // Asked for before anything happens, so nothing is missed.
+    // Subscribed before the first request, so no event is missed.
     let mut state = session.state();
     let mut events = session.events();
 
@@ -47,11 +47,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
             changed = state.changed() => {
                 changed?;
                 let state = state.borrow_and_update().clone();
-                tell_state(&session, &state);
+                log_state(&session, &state);
                 is_recovering |= matches!(state, SessionState::Live { .. });
             }
             event = events.recv() => match event {
-                Ok(event) => tell_event(&event),
+                Ok(event) => log_event(&event),
                 Err(RecvError::Lagged(count)) => warn!(count, "key events were missed"),
                 Err(RecvError::Closed) => break,
             },
@@ -63,7 +63,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     }
 
-    // If etcd is down just now, this says what is left behind, and for how long.
+    // If etcd is down, the error reports which keys remain, and for how long.
     match session.close().await {
         Ok(()) => info!("session closed, nothing is left in the store"),
         Err(left) => warn!(%left, "session closed"),
@@ -72,8 +72,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Where a real program starts or stops whatever relies on the keys.
-fn tell_state(session: &Session, state: &SessionState) {
+/// Where a real program starts or stops the work that relies on the keys.
+fn log_state(session: &Session, state: &SessionState) {
     let remaining = session.remaining();
     match state {
         SessionState::Idle => info!("session is idle"),
@@ -86,19 +86,19 @@ fn tell_state(session: &Session, state: &SessionState) {
     }
 }
 
-fn tell_event(event: &KeyEvent) {
+fn log_event(event: &KeyEvent) {
     match event {
         KeyEvent::Registered(done) => {
             info!(key = text(&done.key), lease = %done.lease, revision = %done.revision, "key registered");
         }
         KeyEvent::Missing(key) => warn!(key = text(key), "key missing, putting it back"),
-        KeyEvent::Taken(key) => warn!(key = text(key), "key taken by somebody else"),
+        KeyEvent::Taken(key) => warn!(key = text(key), "key taken by another process"),
         KeyEvent::Refused(key) => warn!(key = text(key), "key refused, not wanted any more"),
         KeyEvent::Unregistered(key) => info!(key = text(key), "key unregistered"),
     }
 }
 
-/// Keys are bytes; ours are text.
+/// Keys are bytes; those of this program are text.
 fn text(key: &[u8]) -> String {
     String::from_utf8_lossy(key).into_owned()
 }

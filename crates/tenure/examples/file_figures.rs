@@ -28,7 +28,7 @@ async fn main() -> Outcome {
     let mut arguments = std::env::args().skip(1);
     match (arguments.next().as_deref(), arguments.next()) {
         (Some("write"), Some(path)) => write_flat_out(Path::new(&path)).await,
-        (Some("tell"), Some(path)) => tell(Path::new(&path)).await,
+        (Some("notify"), Some(path)) => put_times(Path::new(&path)).await,
         (Some("idle"), Some(path)) => stay_idle(Path::new(&path)).await,
         (only, _) => all(only).await,
     }
@@ -73,7 +73,7 @@ async fn alone(name: &str, durability: Durability, puts: usize) -> Outcome {
         took.push(before.elapsed());
     }
     let rate = per_second(puts, began);
-    say(&format!("{name}: put alone {rate:.0}/s, {}", spread(&mut took)))?;
+    print(&format!("{name}: put alone {rate:.0}/s, {}", spread(&mut took)))?;
 
     let began = Instant::now();
     for group in 0..puts / 64 {
@@ -82,13 +82,13 @@ async fn alone(name: &str, durability: Durability, puts: usize) -> Outcome {
             reply?;
         }
     }
-    say(&format!("{name}: groups of 64 {:.0} txns/s", per_second(puts / 64 * 64, began)))?;
+    print(&format!("{name}: groups of 64 {:.0} txns/s", per_second(puts / 64 * 64, began)))?;
 
     let began = Instant::now();
     for n in 0..puts {
         store.get_key(format!("/k/{}", n % 1_000)).await?;
     }
-    say(&format!("{name}: get alone {:.0}/s", per_second(puts, began)))?;
+    print(&format!("{name}: get alone {:.0}/s", per_second(puts, began)))?;
     store.close().await;
     Ok(())
 }
@@ -99,10 +99,10 @@ async fn events() -> Outcome {
     let path = folder.path().join("store.db");
     let store = open(&path, Durability::Machine).await?;
     let mut watch =
-        store.watch(Selection::prefix("/told/"), WatchStart::Now, PreviousValues::Omitted).await?;
-    let mut teller = another("tell", &path)?;
+        store.watch(Selection::prefix("/events/"), WatchStart::Now, PreviousValues::Omitted).await?;
+    let mut writer = another("notify", &path)?;
     let mut took = Vec::new();
-    while took.len() < TOLD {
+    while took.len() < EVENTS {
         let Some(item) = watch.next().await else { return Err("the watch ended".into()) };
         let now = BootClock.now().since_origin();
         let WatchItem::Batch { changes, .. } = item? else { continue };
@@ -112,19 +112,19 @@ async fn events() -> Outcome {
             took.push(now.saturating_sub(Duration::from_nanos(sent)));
         }
     }
-    teller.wait().await?;
-    say(&format!("put to event across processes, {} events: {}", TOLD, spread(&mut took)))
+    writer.wait().await?;
+    print(&format!("put to event across processes, {} events: {}", EVENTS, spread(&mut took)))
 }
 
-/// How many puts the other process tells of, five milliseconds apart.
-const TOLD: usize = 600;
+/// How many puts the other process makes, five milliseconds apart.
+const EVENTS: usize = 600;
 
-async fn tell(path: &Path) -> Outcome {
+async fn put_times(path: &Path) -> Outcome {
     let store = open(path, Durability::Machine).await?;
-    for _ in 0..TOLD {
+    for _ in 0..EVENTS {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let now = BootClock.now().since_origin().as_nanos();
-        store.put("/told/time", now.to_string()).await?;
+        store.put("/events/time", now.to_string()).await?;
     }
     Ok(())
 }
@@ -138,7 +138,7 @@ async fn writers() -> Outcome {
     let mut reports = Vec::new();
     for mut child in children {
         let output = child.stdout.take().ok_or("a child has an output")?;
-        let line = BufReader::new(output).lines().next_line().await?.ok_or("a child says something")?;
+        let line = BufReader::new(output).lines().next_line().await?.ok_or("a child prints a line")?;
         child.wait().await?;
         let numbers: Vec<u64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
         reports.push((numbers[0], Duration::from_micros(numbers[1])));
@@ -149,7 +149,7 @@ async fn writers() -> Outcome {
     let slowest = reports.iter().map(|report| report.1).max().unwrap_or_default();
     let revisions = store.get(Get::key("/none")).await?.revision.0 - 1;
     assert_eq!(u64::try_from(revisions)?, total, "each acknowledged write is one revision");
-    say(&format!(
+    print(&format!(
         "{WRITERS} writers for 5 s: {} txns/s, slowest {slowest:.1?}, least/most {least}/{most} = {:.2}",
         total / 5,
         least as f64 / most as f64
@@ -169,7 +169,7 @@ async fn write_flat_out(path: &Path) -> Outcome {
         slowest = slowest.max(before.elapsed());
         count += 1;
     }
-    say(&format!("{count} {}", slowest.as_micros()))
+    print(&format!("{count} {}", slowest.as_micros()))
 }
 
 /// How late the keys of leases go, while two processes watch.
@@ -200,7 +200,7 @@ async fn expiry() -> Outcome {
         }
     }
     other.kill().await?;
-    say(&format!("expiry of {} leases: early {early}, late {}", due.len(), spread(&mut late)))
+    print(&format!("expiry of {} leases: early {early}, late {}", due.len(), spread(&mut late)))
 }
 
 /// What a process costs that only watches.
@@ -212,9 +212,9 @@ async fn idle() -> Outcome {
     store.put_leased("/held", "", lease.id).await?;
     let mut child = another("idle", &path)?;
     let output = child.stdout.take().ok_or("a child has an output")?;
-    let line = BufReader::new(output).lines().next_line().await?.ok_or("a child says something")?;
+    let line = BufReader::new(output).lines().next_line().await?.ok_or("a child prints a line")?;
     child.wait().await?;
-    say(&format!("idle with a watcher and a lease: {line} % of one processor"))
+    print(&format!("idle with a watcher and a lease: {line} % of one processor"))
 }
 
 async fn stay_idle(path: &Path) -> Outcome {
@@ -222,10 +222,10 @@ async fn stay_idle(path: &Path) -> Outcome {
     let mut watch = store.watch(Selection::everything(), WatchStart::Now, PreviousValues::Omitted).await?;
     let span = Duration::from_secs(10);
     let before = processor_time()?;
-    // Nobody writes in the measured case; in the other this process is killed.
+    // In the measured case no process writes; in the other case this process is killed.
     let _ = tokio::time::timeout(span, async { while watch.next().await.is_some() {} }).await;
     let used = processor_time()?.saturating_sub(before);
-    say(&format!("{:.3}", used.as_secs_f64() / span.as_secs_f64() * 100.0))
+    print(&format!("{:.3}", used.as_secs_f64() / span.as_secs_f64() * 100.0))
 }
 
 /// The time that all threads of this process have run.
@@ -253,6 +253,6 @@ fn spread(took: &mut [Duration]) -> String {
     format!("p50 {:.1?}, p99 {:.1?}, max {:.1?}", at(50), at(99), at(100))
 }
 
-fn say(line: &str) -> Outcome {
+fn print(line: &str) -> Outcome {
     Ok(writeln!(std::io::stdout(), "{line}")?)
 }

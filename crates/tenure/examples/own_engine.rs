@@ -1,4 +1,4 @@
-//! An engine of your own, and the suite that tells whether it is one.
+//! An engine of your own, and the suite that checks whether it conforms.
 //!
 //! This one is the memory engine behind a counter: how many writes went through it. Real ones bring their own storage; the trait
 //! and the five lines of `main` stay the same. Run it with `cargo run -p tenure --example own_engine`.

@@ -1,7 +1,7 @@
-//! The clocks that tell the machines the time.
+//! Clocks: the time that sessions, locks and views use.
 //!
-//! A lease goes on running while the machine sleeps. `std::time::Instant` does not on Linux, so a laptop that wakes
-//! up would believe for minutes in a lock that others have taken. [`BootClock`] counts suspend too.
+//! A lease runs while the machine is suspended. `std::time::Instant` does not on Linux, so a laptop that resumes
+//! would treat a lock as valid that another process has acquired. [`BootClock`] counts suspend too.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,12 +14,12 @@ use tenure_core::record::Timestamp;
 use tenure_core::time::Moment;
 use tokio::sync::oneshot;
 
-/// A future that is done when a moment has come.
+/// A future that completes at a moment of a clock.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where the time comes from.
+/// A source of time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// What time it is. Never goes back.
+    /// Returns the current time. Never goes back.
     fn now(&self) -> Moment;
 
     /// Waits until `deadline`. May be late, never early.
@@ -62,7 +62,7 @@ impl Clock for BootClock {
 
     fn sleep_until(&self, deadline: Moment) -> Sleep {
         Box::pin(async move {
-            // The runtime's timer stands still in suspend and rounds to milliseconds: look again after each sleep.
+            // The runtime's timer does not run in suspend and rounds to milliseconds, so the clock is read again after each sleep.
             loop {
                 let remaining = deadline.remaining(BootClock.now());
                 if remaining.is_zero() {
@@ -74,7 +74,7 @@ impl Clock for BootClock {
     }
 }
 
-/// The time on the wall: for people and across reboots, never for deciding who holds what.
+/// The time of the wall clock: for display and across reboots, never for the validity of a hold.
 pub fn wall_time() -> Timestamp {
     #[cfg(feature = "testing")]
     if let Some(wall) = crate::testing::seed::wall() {
@@ -89,7 +89,7 @@ pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
     Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A clock that stands still until it is told to go on: for tests that must not wait.
+/// A clock that moves only when [`VirtualClock::advance`] is called: for tests that must not wait.
 #[derive(Clone, Default)]
 pub struct VirtualClock {
     state: Arc<Mutex<VirtualTime>>,
@@ -107,7 +107,7 @@ impl VirtualClock {
         VirtualClock::default()
     }
 
-    /// Lets time pass, and wakes everyone whose moment has come.
+    /// Moves time forward, and wakes every sleeper that is due.
     pub fn advance(&self, duration: Duration) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.now = state.now + duration;
@@ -116,7 +116,7 @@ impl VirtualClock {
         let due = std::mem::replace(&mut state.sleepers, later);
         drop(state);
         for sleeper in due.into_values().flatten() {
-            // One who no longer sleeps has dropped its end, and need not be woken.
+            // A sleeper that was dropped need not be woken.
             let _ = sleeper.send(());
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn virtual_time_wakes_exactly_those_whose_moment_has_come() {
+    async fn virtual_time_wakes_due_sleepers_only() {
         let clock = VirtualClock::new();
         let mut early = clock.sleep_until(Moment::from_ms(10));
         let mut late = clock.sleep_until(Moment::from_ms(11));

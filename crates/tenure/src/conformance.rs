@@ -1,8 +1,8 @@
-//! The suite that every engine passes, ours and yours.
+//! The conformance suite for engines: those of this crate, and your own.
 //!
-//! Three engines that nearly agree are worse than one: code that was tested on one of them breaks on another. So what a store
-//! does is written down as cases, each with an id, a claim and a check, and every engine runs all of them.
-//! An engine of your own does so in five lines:
+//! Three engines that nearly agree are worse than one: code that was tested on one of them breaks on another. So the behaviour of a store
+//! is written down as cases, each with an id, a claim and a check, and every engine runs all of them.
+//! An engine of your own runs them in five lines:
 //!
 //! ```
 //! # use tenure::store::{Store, memory::MemoryEngine as MyEngine};
@@ -19,8 +19,8 @@
 //! ```
 //!
 //! All cases share one store and run one after the other, each under a prefix of its own, so the suite also runs on a server
-//! that holds other keys, as long as nobody else writes meanwhile: revisions are counted from where a case found them.
-//! Where stores may differ the cases ask [`Store::info`](crate::store::Store::info) instead of the engine's name; what differs
+//! that holds other keys, as long as no other client writes meanwhile: revisions are counted from the start of a case.
+//! Where stores may differ the cases read [`Store::info`](crate::store::Store::info) instead of the engine's name; what differs
 //! on purpose is listed by [`differences`].
 
 mod check;
@@ -78,8 +78,8 @@ pub use report::{CaseOutcome, CaseResult, Report};
 /// with a TTL floor of 8 s could not pass; doubled, a store that hangs is found later.
 const CASE_MAX: Duration = Duration::from_secs(30);
 
-/// How long a store that let one case hang may take to answer a read, before the rest of the suite is given up.
-const STILL_THERE_MAX: Duration = Duration::from_secs(5);
+/// How long a store that let one case hang may take for a read, before the other cases are skipped.
+const READ_MAX: Duration = Duration::from_secs(5);
 
 /// All cases, in the order in which they run.
 pub fn cases() -> Vec<Case> {
@@ -99,45 +99,45 @@ pub async fn run<F: Future<Output = Store>>(open: impl FnOnce() -> F) -> Report 
 pub async fn run_cases<F: Future<Output = Store>>(cases: Vec<Case>, open: impl FnOnce() -> F) -> Report {
     let store = open().await;
     let mut report = Report::new(store.info().clone());
-    let mut given_up = None;
+    let mut skip_reason = None;
     for case in cases {
         let began = Instant::now();
-        let outcome = match &given_up {
-            Some(why) => CaseOutcome::NotRun(String::clone(why)),
+        let outcome = match &skip_reason {
+            Some(reason) => CaseOutcome::NotRun(String::clone(reason)),
             None => run_one(&case, &store).await,
         };
         if let CaseOutcome::TimedOut(_) = outcome
-            && timeout(STILL_THERE_MAX, store.get(Get::key("/conformance"))).await.is_err()
+            && timeout(READ_MAX, store.get(Get::key("/conformance"))).await.is_err()
         {
-            given_up = Some(format!("the store no longer answered after {}", case.id));
+            skip_reason = Some(format!("the store stopped responding after {}", case.id));
         }
         report.results.push(CaseResult { id: case.id, claim: case.claim, outcome, took: began.elapsed() });
     }
-    // A store that hangs in closing has failed the case that says so, and must not hang the suite.
-    let _ = timeout(STILL_THERE_MAX, store.close()).await;
+    // A store that hangs while closing has failed the case for that, and must not hang the suite.
+    let _ = timeout(READ_MAX, store.close()).await;
     report
 }
 
 async fn run_one(case: &Case, store: &Store) -> CaseOutcome {
     let context = TestContext::new(store.clone(), case.id);
-    let verdict = AssertUnwindSafe(timeout(CASE_MAX, case.check(&context))).catch_unwind().await;
-    let outcome = match verdict {
+    let result = AssertUnwindSafe(timeout(CASE_MAX, case.check(&context))).catch_unwind().await;
+    let outcome = match result {
         Ok(Ok(Ok(()))) => CaseOutcome::Passed,
         Ok(Ok(Err(failure))) => CaseOutcome::Failed(failure.to_string()),
         Ok(Err(_)) => CaseOutcome::TimedOut(CASE_MAX),
         Err(panic) => CaseOutcome::Failed(format!("panicked: {}", panic_text(&*panic))),
     };
-    // What cannot be tidied up, because the store fails, fails a case of its own.
-    let _ = timeout(STILL_THERE_MAX, context.tidy()).await;
+    // If the cleanup fails because the store fails, a case of its own fails.
+    let _ = timeout(READ_MAX, context.tidy()).await;
     outcome
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without words")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-/// Cases that speak of one thing.
+/// The cases of one part of the contract.
 struct Section {
     title: &'static str,
     cases: Vec<Case>,

@@ -23,6 +23,7 @@ use tenure_core::layout::Layout;
 use tenure_core::queue::QueueKind;
 
 use crate::clock::Clock;
+use crate::closing::Closing;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::id::{IntoId, IntoIdentity};
@@ -95,6 +96,7 @@ pub struct Elections {
     candidate: Arc<str>,
     identity: Arc<Identity>,
     terms: LocalTerms,
+    closing: Closing,
 }
 
 impl Elections {
@@ -109,6 +111,7 @@ impl Elections {
             candidate: identity.name().into(),
             identity: Arc::new(identity),
             terms: LocalTerms::default(),
+            closing: Closing::default(),
         }
     }
 
@@ -125,6 +128,12 @@ impl Elections {
     /// Records its terms together with those of other namespaces.
     pub(crate) fn terms(mut self, terms: &LocalTerms) -> Elections {
         self.terms = terms.clone();
+        self
+    }
+
+    /// Ends its `lead`s when the connection is closed.
+    pub(crate) fn closing(mut self, closing: &Closing) -> Elections {
+        self.closing = closing.clone();
         self
     }
 

@@ -1,4 +1,4 @@
-//! A whole picture of a prefix: list, then watch, and list again when the watch broke.
+//! A whole snapshot of a prefix: list, then watch, and list again when the watch broke.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -25,8 +25,8 @@ pub use tenure_core::snapshot::FeedItem;
 
 /// What a selection of keys holds, and every change of it, for as long as you like.
 ///
-/// The only sound way to follow a prefix: it is listed at one revision, watched from there, and listed again whenever the
-/// watch breaks off; what changed or vanished meanwhile is found by comparing and told as puts and deletes.
+/// Follows a prefix without a gap: it lists the prefix at one revision, watches it from there, and lists it again whenever the
+/// watch breaks. The feed compares the listings, and reports the differences as puts and deletes.
 ///
 /// ```
 /// use futures_util::StreamExt;
@@ -42,7 +42,7 @@ pub use tenure_core::snapshot::FeedItem;
 /// let mut nodes = std::collections::BTreeMap::new();
 /// while let Some(item) = feed.next().await {
 ///     match item? {
-///         FeedItem::SnapshotBegin => {} // the picture gets old: wait for the next `Synced`
+///         FeedItem::SnapshotBegin => {} // the snapshot gets old: wait for the next `Synced`
 ///         FeedItem::Put(pair) => drop(nodes.insert(pair.key, pair.value)),
 ///         FeedItem::Delete { key, .. } => drop(nodes.remove(&key)),
 ///         FeedItem::Synced(_) => break, // now, and only now, `nodes` is what the store held at one revision
@@ -56,51 +56,51 @@ pub use tenure_core::snapshot::FeedItem;
 /// # Guarantees
 ///
 /// * At every [`FeedItem::Synced`] the items so far add up to exactly what the store held at that revision.
-/// * Revisions of `Synced` only grow. A transaction is never shown by half: its changes stand between two `Synced`s.
-/// * A key that is gone is told as a delete, also when it went while nobody was watching. What did not change is not told again.
-/// * [`FeedItem::SnapshotBegin`] comes first, and later exactly when a whole picture is no longer kept up to date.
+/// * Revisions of `Synced` only grow. A transaction is never shown by half: its changes are between two `Synced`s.
+/// * A key that no longer exists is reported as a delete, also if it was deleted during a gap. Unchanged keys are not repeated.
+/// * [`FeedItem::SnapshotBegin`] comes first, and later exactly when the snapshot is no longer kept current.
 ///
 /// # Not guaranteed
 ///
-/// * *Every change*: after a new listing, what happened meanwhile is told as one step. A key that was deleted and put again
+/// * *Every change*: after a new listing, all changes of the gap are reported as one step. A key that was deleted and put again
 ///   shows as a put with another `created`, and the revision of a delete is then that of the listing.
-/// * *How fresh* the picture is: without changes there is no news. `Synced` comes again as progress where the engine knows more.
+/// * *The age* of the snapshot: without changes there are no items. `Synced` comes again as progress where the engine knows more.
 ///
 /// # Cancellation
 ///
-/// Nothing is lost when a future of `next` is dropped: a listing goes on where it was. Dropping the feed ends its watch.
+/// Nothing is lost when a future of `next` is dropped: a listing continues where it was. Dropping the feed ends its watch.
 ///
 /// # Errors
 ///
-/// A store that cannot be reached is not an error: the feed says `SnapshotBegin` and tries again, resting longer and longer up to 5 s.
-/// What no trying can mend (a closed, replaced or corrupt store, a denied access, an invalid request) is the last item.
+/// A store that cannot be reached is not an error: the feed returns `SnapshotBegin` and retries, with a backoff of up to 5 s.
+/// An error that no retry can fix (a closed, replaced or corrupt store, a denied access, an invalid request) is the last item.
 #[must_use = "a feed does nothing unless it is read"]
 pub struct Feed {
     store: Store,
     select: Selection,
-    picture: SnapshotDiff,
+    snapshot: SnapshotDiff,
     state: FeedState,
     page_len: PageLen,
     backoff: BackoffState,
     opened: Instant,
-    /// Told by the picture, not yet read.
+    /// Items that are not yet read.
     ready: VecDeque<FeedItem>,
 }
 
-/// A request under way, kept here so that a dropped `next` does not ask again.
+/// A request in flight, kept here so that a dropped `next` does not repeat it.
 type FeedRequest<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
-/// What the feed is waiting for.
+/// What the feed waits for.
 enum FeedState {
-    /// The end of a rest after a break.
-    Resting(Pin<Box<Sleep>>),
+    /// The end of the backoff after an error.
+    BackingOff(Pin<Box<Sleep>>),
     /// A page of the listing, of these keys; its revision is known from the second page on.
     Listing { request: FeedRequest<Page>, select: Selection, at: Option<Revision> },
     /// A watch after the listing.
     Opening(FeedRequest<WatchStream>),
     /// A change.
     Watching(WatchStream),
-    /// Nothing, but this has still to be said.
+    /// Nothing; this error is still to be returned.
     Failed(StoreError),
     /// Nothing.
     Over,
@@ -115,7 +115,7 @@ impl Feed {
     pub fn open(store: Store, select: Selection) -> Result<Feed, StoreError> {
         select.check()?;
         let page_len = PageLen::new();
-        let picture = match &select {
+        let snapshot = match &select {
             Selection::Prefix(prefix) => SnapshotDiff::under(prefix.clone()),
             Selection::Key(_) | Selection::Range(..) | Selection::From(_) => SnapshotDiff::new(),
         };
@@ -124,12 +124,12 @@ impl Feed {
             page_len,
             store,
             select,
-            picture,
+            snapshot,
             backoff: BackoffState::new(Backoff::FEED),
             opened: Instant::now(),
             ready: VecDeque::new(),
         };
-        feed.picture.handle_break(&mut feed.ready);
+        feed.snapshot.handle_break(&mut feed.ready);
         Ok(feed)
     }
 
@@ -141,17 +141,20 @@ impl Feed {
     /// Waits for one thing and takes it in.
     fn step(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.state {
-            FeedState::Resting(rest) => {
-                ready!(rest.as_mut().poll(context));
+            FeedState::BackingOff(sleep) => {
+                ready!(sleep.as_mut().poll(context));
+                // From the first page: pages of the interrupted listing may be compacted by now.
                 self.state = list(&self.store, self.select.clone(), None, self.page_len);
             }
             FeedState::Listing { request, select, at } => match ready!(request.as_mut().poll(context)) {
                 Ok(page) => {
+                    // Later pages are read at the revision of the first, so that all pages are one snapshot.
                     let at = at.unwrap_or(page.revision);
                     self.on_page(page, at);
                 }
                 Err(error) if self.page_len.shrinks_for(&error) => {
-                    debug!(select = ?self.select, len = self.page_len.get(), "smaller pages");
+                    debug!(select = ?self.select, len = self.page_len.get(), "page was too large, retrying smaller");
+                    // The same page again. The pages before it are not repeated.
                     self.state = list(&self.store, select.clone(), *at, self.page_len);
                 }
                 Err(error) => self.on_break(error),
@@ -162,11 +165,12 @@ impl Feed {
             },
             FeedState::Watching(stream) => match ready!(stream.as_mut().poll_next(context)) {
                 Some(Ok(WatchItem::Batch { revision, changes })) => {
-                    self.picture.handle_batch(revision, changes, &mut self.ready);
+                    self.snapshot.handle_batch(revision, changes, &mut self.ready);
                 }
                 Some(Ok(WatchItem::Progress(revision))) => {
-                    self.picture.handle_progress(revision, &mut self.ready);
+                    self.snapshot.handle_progress(revision, &mut self.ready);
                 }
+                // The watcher is behind the compaction: only a new listing closes the gap.
                 Some(Err(WatchError::Compacted { at })) => {
                     self.on_break(StoreError::Compacted { at: Some(at) });
                 }
@@ -182,36 +186,39 @@ impl Feed {
 
     fn on_page(&mut self, page: Page, at: Revision) {
         let last = page.pairs.last().map(|pair| pair.key.clone());
-        self.picture.handle_page(at, page.pairs, &mut self.ready);
+        self.snapshot.handle_page(at, page.pairs, &mut self.ready);
         self.state = match last {
             Some(last) if page.more => list(&self.store, after(&self.select, last), Some(at), self.page_len),
             Some(_) | None => {
-                self.picture.handle_listed(&mut self.ready);
+                self.snapshot.handle_listed(&mut self.ready);
                 self.backoff.after_success(Moment::after_origin(self.opened.elapsed()));
                 if self.backoff.failures() > 0 {
-                    info!(select = ?self.select, revision = %at, keys = self.picture.len(), "feed is whole again");
+                    info!(select = ?self.select, revision = %at, keys = self.snapshot.len(), "feed synced");
                 }
+                // After the revision of the listing: no change between the two is missed or repeated.
                 watch(&self.store, &self.select, at)
             }
         };
     }
 
-    /// Rests and lists again, unless nothing could be gained by it.
+    /// Backs off and lists again, unless no retry can fix the error.
     fn on_break(&mut self, error: StoreError) {
         if error.is_fatal() || matches!(error, StoreError::Invalid(_)) {
+            // A retry gets the same error, so the caller has to see it.
             self.state = FeedState::Failed(error);
             return;
         }
-        self.picture.handle_break(&mut self.ready);
+        self.snapshot.handle_break(&mut self.ready);
         let now = Moment::after_origin(self.opened.elapsed());
-        let rest = self.backoff.after_failure(now, rng::jitter(), None);
+        let backoff = self.backoff.after_failure(now, rng::jitter(), None);
         let failures = self.backoff.failures();
+        // A compaction is normal operation of a slow reader, not a fault.
         if matches!(error, StoreError::Compacted { .. }) || !self.backoff.is_worth_logging() {
-            debug!(select = ?self.select, %error, failures, "feed lists again");
+            debug!(select = ?self.select, %error, failures, "feed lists the prefix again");
         } else {
-            warn!(select = ?self.select, %error, failures, "feed broke off");
+            warn!(select = ?self.select, %error, failures, "feed interrupted");
         }
-        self.state = FeedState::Resting(Box::pin(tokio::time::sleep(rest)));
+        self.state = FeedState::BackingOff(Box::pin(tokio::time::sleep(backoff)));
     }
 }
 
@@ -226,6 +233,7 @@ impl Stream for Feed {
                 budget.made_progress();
                 return Poll::Ready(Some(Ok(item)));
             }
+            // Items first: `Failed` is returned after everything that the feed knows.
             match std::mem::replace(&mut self.state, FeedState::Over) {
                 FeedState::Over => return Poll::Ready(None),
                 FeedState::Failed(error) => return Poll::Ready(Some(Err(error))),
@@ -240,10 +248,10 @@ impl std::fmt::Debug for Feed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "Feed({:?}, {} keys, whole at {:?})",
+            "Feed({:?}, {} keys, synced at {:?})",
             self.select,
-            self.picture.len(),
-            self.picture.synced_at()
+            self.snapshot.len(),
+            self.snapshot.synced_at()
         )
     }
 }

@@ -43,7 +43,7 @@ pub trait IntoId<T>: sealed::Argument<T> {
     ///
     /// # Errors
     ///
-    /// [`InvalidName`] says what is wrong with the text.
+    /// [`InvalidName`] describes what is wrong with the text.
     fn into_id(self) -> Result<T, InvalidName>;
 }
 

@@ -1,10 +1,10 @@
-//! A value that one side changes and many wait on, who are woken in the order in which they began to wait.
+//! A watch channel that wakes its receivers in the order in which they began to wait.
 //!
-//! tokio's `sync::watch` spreads those who wait over eight lists, with dice of its own that no seed reaches. Then two holders of one
-//! lease learn of its end in another order in every run, and a story cannot be told again. Here there is one list. It is also a
-//! fraction of the size, and there is one of these for every place in a line and every task that runs.
+//! tokio's `sync::watch` spreads its receivers over eight lists, with random numbers that no seed decides. Two holders of one
+//! lease would then learn of its end in another order in every run, and a simulation could not be repeated. Here there is one list. It is
+//! also a fraction of the size, and there is one channel for every waiter in a queue and every running task.
 //!
-//! What users are handed (`Session::state`, `Node::tenancy`, `Membership::changes`) stays tokio's: they know it.
+//! The channels in the public API (`Session::state`, `Worker::status`, `Membership::changes`) are tokio's, because users know them.
 
 use std::any::Any;
 use std::fmt;
@@ -15,38 +15,38 @@ use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::task::coop::cooperative;
 
-/// A value, and whoever waits for it to change.
+/// Makes a channel with its first value.
 pub(crate) fn channel<T>(value: T) -> (OrderedSender<T>, OrderedReceiver<T>) {
     let sender = OrderedSender::new(value);
     let receiver = sender.subscribe();
     (sender, receiver)
 }
 
-/// The side that changes the value. Dropping it ends all waiting.
+/// The side that changes the value. Dropping it ends every wait.
 pub(crate) struct OrderedSender<T> {
     shared: Arc<ChannelShared<T>>,
 }
 
-/// A side that waits. A clone has seen what this one has.
+/// A side that waits for changes. A clone has seen what the original has seen.
 pub(crate) struct OrderedReceiver<T> {
     shared: Arc<ChannelShared<T>>,
-    /// The version that was last looked at.
+    /// The version that was last read.
     seen: u64,
 }
 
-/// The value will not change any more: whoever could change it is gone.
+/// The value will not change any more: the sender was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("whoever could change it is gone")]
+#[error("the sender was dropped")]
 pub(crate) struct SenderDropped;
 
-/// The value, which does not change as long as this is held: not longer than it takes to look.
+/// A borrowed value. The sender blocks while it is held, so it must be short.
 pub(crate) struct OrderedRef<'a, T> {
     state: RwLockReadGuard<'a, ChannelState<T>>,
 }
 
 struct ChannelShared<T> {
     state: RwLock<ChannelState<T>>,
-    /// Rung after each change, and when the sender is gone. Its waiters are one list, first come first served.
+    /// Notified after each change, and when the sender is dropped. Its waiters are one list, in order of arrival.
     changed: Notify,
 }
 
@@ -57,19 +57,19 @@ struct ChannelState<T> {
     is_closed: bool,
 }
 
-/// Whether a receiver is alive, for one that outlives the sender.
+/// Reports whether a receiver is alive, also after the sender was dropped.
 #[derive(Clone)]
 pub(crate) struct Liveness(Weak<dyn Any + Send + Sync>);
 
 impl Liveness {
-    /// Whether a receiver is there. False once, false for ever, after the sender is dropped.
+    /// Whether there is a receiver. After the sender was dropped, `false` is final.
     pub(crate) fn is_alive(&self) -> bool {
         self.0.strong_count() > 0
     }
 }
 
 impl<T: Send + Sync + 'static> OrderedSender<T> {
-    /// Tells later whether a receiver is still there.
+    /// Returns a handle that reports whether there is a receiver.
     pub(crate) fn liveness(&self) -> Liveness {
         let shared: Arc<dyn Any + Send + Sync> = self.shared.clone();
         Liveness(Arc::downgrade(&shared))
@@ -82,7 +82,7 @@ impl<T> OrderedSender<T> {
         OrderedSender { shared: Arc::new(ChannelShared { state, changed: Notify::new() }) }
     }
 
-    /// One who waits for what changes from now on.
+    /// Returns a receiver of the changes from now on.
     pub(crate) fn subscribe(&self) -> OrderedReceiver<T> {
         OrderedReceiver { shared: self.shared.clone(), seen: self.shared.read().version }
     }
@@ -91,16 +91,16 @@ impl<T> OrderedSender<T> {
         OrderedRef { state: self.shared.read() }
     }
 
-    /// Changes the value, and says whether that is news; only then anybody is woken.
+    /// Changes the value. Wakes the receivers if `modify` returns that it changed, and returns the same.
     pub(crate) fn send_if_modified(&self, modify: impl FnOnce(&mut T) -> bool) -> bool {
         let mut state = self.shared.write();
-        let is_news = modify(&mut state.value);
-        state.version += u64::from(is_news);
+        let is_changed = modify(&mut state.value);
+        state.version += u64::from(is_changed);
         drop(state);
-        if is_news {
+        if is_changed {
             self.shared.changed.notify_waiters();
         }
-        is_news
+        is_changed
     }
 
     /// Changes the value.
@@ -111,13 +111,13 @@ impl<T> OrderedSender<T> {
         });
     }
 
-    /// Puts another value in its place, and gives back the former.
+    /// Replaces the value, and returns the former one.
     pub(crate) fn send_replace(&self, mut value: T) -> T {
         self.send_modify(|former| std::mem::swap(former, &mut value));
         value
     }
 
-    /// Puts another value in its place, and lets the caller say when those who wait are woken: they are too when the sender goes.
+    /// Replaces the value without a wake-up. The caller wakes the receivers later; dropping the sender wakes them too.
     pub(crate) fn replace_quietly(&self, value: T) -> PendingWake<T> {
         let mut state = self.shared.write();
         let former = std::mem::replace(&mut state.value, value);
@@ -128,7 +128,7 @@ impl<T> OrderedSender<T> {
     }
 }
 
-/// Wakes those who wait for a change that has happened.
+/// A change with receivers that are not woken yet.
 pub(crate) struct PendingWake<T> {
     shared: Arc<ChannelShared<T>>,
 }
@@ -151,28 +151,28 @@ impl<T> OrderedReceiver<T> {
         OrderedRef { state: self.shared.read() }
     }
 
-    /// What is there now counts as seen.
+    /// Marks the current value as seen.
     pub(crate) fn mark_unchanged(&mut self) {
         self.seen = self.shared.read().version;
     }
 
-    /// Waits for a change that was not seen yet.
+    /// Waits for a change that this receiver has not seen.
     pub(crate) async fn changed(&mut self) -> Result<(), SenderDropped> {
-        // Who asks again and again, and is answered at once, must let others run.
+        // A loop over changes that are always ready must let other tasks run.
         cooperative(self.next_change()).await
     }
 
-    /// Waits until the value is as wanted; at once if it is so already.
+    /// Waits until the value satisfies a condition; returns immediately if it does already.
     pub(crate) async fn wait_for(
         &mut self,
-        is_wanted: impl FnMut(&T) -> bool,
+        is_match: impl FnMut(&T) -> bool,
     ) -> Result<OrderedRef<'_, T>, SenderDropped> {
-        cooperative(self.next_wanted(is_wanted)).await
+        cooperative(self.next_match(is_match)).await
     }
 
     async fn next_change(&mut self) -> Result<(), SenderDropped> {
         loop {
-            // Before the look: a change between the two counts.
+            // Registered before the value is read: a change between the two must not be missed.
             let changed = self.shared.changed.notified();
             {
                 let state = self.shared.read();
@@ -188,16 +188,16 @@ impl<T> OrderedReceiver<T> {
         }
     }
 
-    async fn next_wanted(
+    async fn next_match(
         &mut self,
-        mut is_wanted: impl FnMut(&T) -> bool,
+        mut is_match: impl FnMut(&T) -> bool,
     ) -> Result<OrderedRef<'_, T>, SenderDropped> {
         loop {
             let changed = self.shared.changed.notified();
             {
                 let state = self.shared.read();
                 self.seen = state.version;
-                if is_wanted(&state.value) {
+                if is_match(&state.value) {
                     return Ok(OrderedRef { state });
                 }
                 if state.is_closed {
@@ -224,7 +224,7 @@ impl<T> Deref for OrderedRef<'_, T> {
 }
 
 impl<T> ChannelShared<T> {
-    // What a panic left behind is a value like any other: who changes it does so in one step.
+    // A poisoned value is consistent: each change is one step.
     fn read(&self) -> RwLockReadGuard<'_, ChannelState<T>> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -259,28 +259,28 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn everybody_is_woken_in_the_order_in_which_they_began_to_wait() {
+    async fn receivers_wake_in_order_of_waiting() {
         let (sender, receiver) = channel(false);
-        let (tell, mut told) = mpsc::unbounded_channel();
+        let (order, mut woken_order) = mpsc::unbounded_channel();
         for number in 0..32 {
-            let (mut receiver, tell) = (receiver.clone(), tell.clone());
+            let (mut receiver, order) = (receiver.clone(), order.clone());
             tokio::spawn(async move {
                 receiver.wait_for(|is_over| *is_over).await.map(drop).unwrap();
-                tell.send(number).unwrap();
+                order.send(number).unwrap();
             });
         }
-        drop(tell);
+        drop(order);
         tokio::task::yield_now().await;
         sender.send_replace(true);
         let mut woken = Vec::new();
-        while let Some(number) = told.recv().await {
+        while let Some(number) = woken_order.recv().await {
             woken.push(number);
         }
         assert_eq!(woken, Vec::from_iter(0..32));
     }
 
     #[test]
-    fn only_news_that_was_not_seen_wakes() {
+    fn only_unseen_changes_wake() {
         let (sender, mut receiver) = channel(1);
         assert_eq!(receiver.changed().now_or_never(), None);
         assert!(!sender.send_if_modified(|_| false));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_is_heard_before_the_end_is() {
+    fn last_change_is_seen_before_the_end() {
         let (sender, mut receiver) = channel(1);
         sender.send_replace(2);
         drop(sender);
@@ -306,9 +306,9 @@ mod tests {
         assert!(matches!(receiver.wait_for(|value| *value == 3).now_or_never(), Some(Err(SenderDropped))));
     }
 
-    /// A session that is settled says so at once; who asked it in a loop held up the task that was to change that.
+    /// A loop over a condition that is always true once blocked the task that was to change the value.
     #[tokio::test]
-    async fn one_who_asks_without_end_lets_others_run() {
+    async fn busy_receiver_lets_others_run() {
         let (sender, mut receiver) = channel(0);
         tokio::spawn(async move { sender.send_replace(1) });
         for _ in 0..10_000 {
@@ -316,20 +316,20 @@ mod tests {
                 return;
             }
         }
-        panic!("nobody else had a turn");
+        panic!("no other task ran");
     }
 
     #[test]
-    fn a_quiet_change_wakes_nobody_until_the_bell_rings_or_the_sender_goes() {
+    fn quiet_change_wakes_on_wake_or_drop() {
         let (sender, receiver) = channel(1);
         let (waker, woken) = counting_waker();
         let mut context = Context::from_waker(&waker);
         let mut waiting = receiver.clone();
         let mut waiting = pin!(waiting.wait_for(|value| *value == 2));
         assert!(waiting.as_mut().poll(&mut context).is_pending());
-        let bell = sender.replace_quietly(2);
+        let pending = sender.replace_quietly(2);
         assert_eq!((*receiver.borrow(), woken.load(Ordering::Relaxed)), (2, 0), "it can be seen");
-        bell.wake();
+        pending.wake();
         assert_eq!(woken.load(Ordering::Relaxed), 1);
         assert!(waiting.as_mut().poll(&mut context).is_ready());
 
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_hears_that_the_sender_is_gone() {
+    async fn waiting_receiver_sees_dropped_sender() {
         let (sender, mut receiver) = channel(());
         let waiting = tokio::spawn(async move { receiver.changed().await });
         tokio::task::yield_now().await;

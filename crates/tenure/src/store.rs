@@ -1,4 +1,4 @@
-//! The store: a few verbs that every engine understands in the same way.
+//! The store: the contract that every engine implements in the same way.
 //!
 //! An [`Engine`] is what implementors write; a [`Store`] is the cheap, clonable handle that everyone else uses, whatever
 //! the engine behind it. What the verbs promise is written at each of them, and checked case by case by the conformance suite.
@@ -53,7 +53,7 @@ pub struct StoreInfo {
     pub ttl_step: Duration,
     /// What an acknowledged write survives.
     pub durable: Durability,
-    /// Who can share it.
+    /// Which processes can share it.
     pub reach: Reach,
 }
 
@@ -68,7 +68,7 @@ pub enum Durability {
     PowerLoss,
 }
 
-/// Who can share a store.
+/// Which processes can share a store.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Reach {
     /// The tasks of one process.
@@ -116,7 +116,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Watches keys: each revision exactly once, whole, in order, without gaps after `start`.
     ///
     /// When the call has returned, a watch from [`WatchStart::Now`] or [`WatchStart::Recent`] misses nothing that is committed from then on. History that is gone shows
-    /// as the stream's first item, [`WatchError::Compacted`]. The engine resumes by itself what it can; dropping the stream ends the watch.
+    /// as the stream's first item, [`WatchError::Compacted`]. The engine resumes interrupted watches where it can; dropping the stream ends the watch.
     fn watch(
         &self,
         select: Selection,
@@ -146,14 +146,14 @@ pub trait Engine: Send + Sync + 'static {
     /// Forgets history up to `revision`, except what a read at `revision` needs.
     fn compact(&self, revision: Revision) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Waits until a store that could not be reached answers again; for ever where that cannot be told.
+    /// Waits until a store that could not be reached responds again; never completes where the engine cannot detect that.
     ///
-    /// Whoever rests between tries need not rest longer than this.
+    /// A retry loop can end its backoff then.
     fn reachable(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
 
-    /// Waits until the store is lost for good, and returns why; for ever where the engine learns that from failed calls alone.
+    /// Waits until the store is lost for good, and returns why; never completes where the engine detects that only by failed calls.
     ///
     /// A holder that waits for this stops its work before the next renewal would fail.
     fn lost(&self) -> impl Future<Output = StoreError> + Send {

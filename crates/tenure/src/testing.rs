@@ -14,7 +14,7 @@
 //! let world = World::new();
 //! let (web, other) = (world.process("web-1"), world.process("other"));
 //! let tenure = web.builder().namespace("shop").ttl(Duration::from_secs(10)).connect().await?;
-//! let registration = tenure.register_raw("web-1", "10.0.0.7:80").await?;
+//! let registration = tenure.register("web-1", "10.0.0.7:80").await?;
 //!
 //! web.partition();
 //! world.advance(Duration::from_secs(12)).await;
@@ -155,7 +155,7 @@ impl World {
         World::with_limits(Limits::EMBEDDED)
     }
 
-    /// Makes a world whose store has these limits: other TTLs, smaller transactions.
+    /// Makes a world with these limits of its store: other TTLs, smaller transactions.
     pub fn with_limits(limits: Limits) -> World {
         World::begin(WorldTime::begin(), limits, None)
     }
@@ -264,7 +264,7 @@ impl fmt::Debug for World {
     }
 }
 
-/// The reply of the memory engine, whose futures are always ready.
+/// The reply of the memory engine: its futures are always ready.
 fn immediately<T>(reply: impl Future<Output = T>) -> T {
     reply.now_or_never().expect("the memory engine replies without waiting")
 }

@@ -1,10 +1,10 @@
-//! From `--endpoints` and `--store` texts to addresses, without ever repeating a password that somebody put into one.
+//! Parses `--endpoints` and `--store`. No message repeats a password from an address.
 
 use tenure::store::{InvalidStoreUrl, StoreUrl, Transport};
 
 use crate::failure::Failure;
 
-/// Reads a store URL.
+/// Parses a store URL.
 pub(crate) fn parse_url(text: &str) -> Result<StoreUrl, Failure> {
     refuse_credentials(text)?;
     text.parse::<StoreUrl>().map_err(|error| match error {
@@ -17,7 +17,7 @@ pub(crate) fn parse_url(text: &str) -> Result<StoreUrl, Failure> {
     })
 }
 
-/// The address that a text without one of our schemes most likely means.
+/// The address that a text with an unknown scheme most likely means.
 fn meant(text: &str) -> String {
     if text.contains('…') {
         return "file:///path/store.db or etcd://host:2379".to_owned();
@@ -35,7 +35,7 @@ fn meant(text: &str) -> String {
     }
 }
 
-/// Reads `host:port` or URLs, separated by commas. Without a scheme, certificates decide about TLS.
+/// Parses `host:port` or URLs, separated by commas. Without a scheme, TLS is used if certificates are configured.
 pub(crate) fn parse_endpoints(text: &str, has_tls_files: bool) -> Result<StoreUrl, Failure> {
     refuse_credentials(text)?;
     let mut security = None;
@@ -45,10 +45,10 @@ pub(crate) fn parse_endpoints(text: &str, has_tls_files: bool) -> Result<StoreUr
             None => (None, endpoint),
             Some(("http" | "etcd", member)) => (Some(Transport::Plain), member),
             Some(("https" | "etcds", member)) => (Some(Transport::Tls), member),
-            // The text before `://` is not repeated: it may be the end of a password.
+            // The message does not repeat the text before `://`: it may be the end of a password.
             Some(_) => {
                 return Err(Failure::usage(
-                    "an endpoint has a scheme that is none of http://, https://, etcd:// and etcds://",
+                    "an endpoint has an unknown scheme: use http://, https://, etcd:// or etcds://",
                 )
                 .hint(
                     "endpoints are host:port, http://host:port or https://host:port, separated by commas",
@@ -58,7 +58,7 @@ pub(crate) fn parse_endpoints(text: &str, has_tls_files: bool) -> Result<StoreUr
         let implied = if has_tls_files { Transport::Tls } else { Transport::Plain };
         let this = scheme.unwrap_or(implied);
         if security.is_some_and(|others| others != this) {
-            return Err(Failure::usage("some endpoints speak TLS and some do not")
+            return Err(Failure::usage("some endpoints use TLS and some do not")
                 .hint("use http:// or https:// for all of them"));
         }
         security = Some(this);
@@ -71,7 +71,7 @@ pub(crate) fn parse_endpoints(text: &str, has_tls_files: bool) -> Result<StoreUr
     parse_url(&format!("{scheme}://{}", members.join(",")))
 }
 
-/// The text is not repeated: it holds a password.
+/// Refuses an address with a user. The message does not repeat the text, which contains a password.
 fn refuse_credentials(text: &str) -> Result<(), Failure> {
     if !text.starts_with("file:") && text.contains('@') {
         return Err(Failure::usage("an address must not carry a user or a password")
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_endpoints_are_refused_and_passwords_in_them_not_repeated() {
+    fn invalid_endpoints_are_refused_without_repeating_passwords() {
         for text in ["", ",", "a:1,", "ftp://a:1", "https://a:1,http://b:1", "a:x", "http://u:canary@a:1"] {
             let failure = parse_endpoints(text, false).unwrap_err();
             assert!(!format!("{failure:?}").contains("canary"), "{failure:?}");

@@ -1,6 +1,6 @@
-//! The warning about an old etcd: one line, once a day for each address and user of this machine.
+//! The warning about an etcd with known defects: one line, once a day for each address and user of this host.
 //!
-//! A script that runs every minute would otherwise fill its log with it. `tenure doctor` lists the defects themselves.
+//! It would otherwise fill the log of a script that runs every minute. `tenure doctor` lists the defects themselves.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use tenure_etcd::Client;
 
 use crate::output::Output;
 
-/// Between two warnings.
+/// The interval between two warnings.
 const AGAIN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Warns, unless only failures or only JSON are wanted, or it was done in the last day.
+/// Warns, unless the output is quiet or JSON, or the last warning is less than a day old.
 pub(super) fn warn(client: &Client, address: &str, env: &BTreeMap<String, String>, output: &Output) {
     let Some((version, count)) = client.server_defects() else { return };
     if output.is_quiet || output.is_json || !is_due(stamp(env, address).as_deref()) {
@@ -24,7 +24,7 @@ pub(super) fn warn(client: &Client, address: &str, env: &BTreeMap<String, String
     ));
 }
 
-/// The file whose age is that of the last warning.
+/// The file with the modification time of the last warning.
 fn stamp(env: &BTreeMap<String, String>, address: &str) -> Option<PathBuf> {
     let absolute = |name: &str| env.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
@@ -33,11 +33,11 @@ fn stamp(env: &BTreeMap<String, String>, address: &str) -> Option<PathBuf> {
     Some(cache.join("tenure").join(format!("old-etcd-{name}")))
 }
 
-/// Whether the last warning is a day old; notes this one. Where nothing can be written, every run warns.
+/// Whether the last warning is a day old. Updates the file; if that fails, every run warns.
 fn is_due(stamp: Option<&Path>) -> bool {
     let Some(stamp) = stamp else { return true };
     let written = std::fs::metadata(stamp).and_then(|metadata| metadata.modified());
-    // A stamp of the future counts as old: a clock was set back.
+    // A time in the future counts as old: the clock was set back.
     let age = written.ok().and_then(|written| SystemTime::now().duration_since(written).ok());
     if age.is_some_and(|age| age < AGAIN_AFTER) {
         return false;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warning_is_due_once_a_day_for_each_address() {
+    fn warning_is_due_daily_per_address() {
         let home = tempfile::tempdir().unwrap();
         let env = BTreeMap::from([("HOME".to_owned(), home.path().to_str().unwrap().to_owned())]);
         let at = |address: &str| stamp(&env, address).unwrap();

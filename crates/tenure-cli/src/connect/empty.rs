@@ -1,4 +1,4 @@
-//! The default store before anything was written to it: what a reader sees of a file that does not exist.
+//! The default store before its file exists, for commands that only read.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tenure::store::{
     Revision, Selection, StoreError, StoreInfo, Txn, TxnReply, WatchStart, WatchStream,
 };
 
-/// A file store without a file. It answers as an empty one; what is changed in it is gone with this process.
+/// A file store without a file. It replies as an empty store; changes are lost with this process.
 pub(super) struct EmptyStore {
     memory: MemoryEngine,
     info: StoreInfo,

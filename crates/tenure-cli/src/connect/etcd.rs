@@ -1,4 +1,4 @@
-//! From a decision to what the etcd client needs: addresses, certificates, user and password.
+//! The configuration of the etcd client: addresses, certificates, user and password.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::retry::CONNECT_TIMEOUT;
 use super::source::{ConnectSettings, Password, Sourced};
 use crate::failure::Failure;
 
-/// Everything that a client of this store needs; asks for a password where one is missing.
+/// The configuration for the client. Prompts for a password if a user is configured without one.
 pub(crate) async fn config(
     endpoints: &[String],
     security: Transport,
@@ -22,7 +22,7 @@ pub(crate) async fn config(
     };
     let urls = endpoints.iter().map(|endpoint| format!("{scheme}://{endpoint}"));
     let mut config = Config::new(urls).with_deadline(CONNECT_TIMEOUT);
-    // The command reports them itself, once a day.
+    // `connect::defects` reports them once a day.
     config.defect_log = DefectLog::Off;
     if security == Transport::Tls {
         config = config.with_tls(tls(settings)?);
@@ -50,7 +50,7 @@ fn read(file: &Sourced<std::path::PathBuf>) -> Result<Vec<u8>, Failure> {
     let path: &Path = &file.value;
     std::fs::read(path).map_err(|error| {
         Failure::usage(format!("{} (from {}) cannot be read: {error}", path.display(), file.origin))
-            .hint(format!("see whether you may read it, or name another one with {}", file.origin))
+            .hint(format!("check its permissions with `ls -l`, or name another file with {}", file.origin))
     })
 }
 
@@ -63,7 +63,7 @@ async fn secret(user: &str, settings: &ConnectSettings) -> Result<Secret, Failur
     Ok(Secret::new(hidden.0))
 }
 
-/// Whether every member is on this very machine.
+/// Whether every member is on this host.
 pub(crate) fn is_loopback(url: &StoreUrl) -> bool {
     let StoreUrl::Etcd { endpoints, .. } = url else { return true };
     endpoints.iter().all(|endpoint| {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_told_from_the_network() {
+    fn only_loopback_addresses_are_local() {
         for (url, is_local) in [
             ("etcd://127.0.0.1:1", true),
             ("etcd://localhost", true),

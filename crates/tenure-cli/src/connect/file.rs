@@ -1,7 +1,7 @@
 //! Configuration files: `~/.config/tenure/config.toml`, then `/etc/tenure/config.toml`.
 //!
-//! A key that is not known is an error: a misspelt `endpoint` must not end in the wrong store. Messages never repeat a
-//! line of the file, because somebody may have put a password there.
+//! An unknown key is an error: a misspelt `endpoint` must not lead to the wrong store. Messages never repeat a
+//! line of the file, because it may contain a password.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,15 +12,15 @@ use serde::Deserialize;
 use super::source::{Setting, Values};
 use crate::failure::Failure;
 
-/// Where configuration files may be, the stronger first.
-pub(crate) fn places(env: &BTreeMap<String, String>) -> Vec<PathBuf> {
+/// The paths of configuration files, the stronger first.
+pub(crate) fn paths(env: &BTreeMap<String, String>) -> Vec<PathBuf> {
     let absolute = |name: &str| env.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let user = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
     let user = user.map(|folder| folder.join("tenure").join("config.toml"));
     user.into_iter().chain([PathBuf::from("/etc/tenure/config.toml")]).collect()
 }
 
-/// Reads a file; none if there is none.
+/// Reads a file; `None` if there is none.
 pub(crate) fn read(path: &Path) -> Result<Option<Values>, Failure> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -29,7 +29,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Values>, Failure> {
         }
         Err(error) => {
             return Err(Failure::usage(format!("{} cannot be read: {error}", path.display()))
-                .hint("a configuration that cannot be read is not skipped: repair or remove the file"));
+                .hint("an unreadable configuration is not skipped: repair or remove the file"));
         }
     };
     parse(&text).map(Some).map_err(|failure| failure.while_doing(&path.display().to_string()))
@@ -59,10 +59,10 @@ enum EndpointList {
 fn parse(text: &str) -> Result<Values, Failure> {
     let file: ConfigFile = toml::from_str(text).map_err(|error| {
         let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
-        // What is nested too deeply is nowhere in particular, says the parser.
-        let place = line.map_or_else(|| "somewhere in it: ".to_owned(), |line| format!("near line {line}: "));
-        Failure::usage(format!("{place}{}", error.message().replace('\n', " "))).hint(
-            "known keys: store, endpoints, namespace, cacert, cert, key, user, password_file, node; a password goes into a file of its own",
+        // For a file that is nested too deeply the parser reports no line.
+        let location = line.map_or_else(|| "somewhere in it: ".to_owned(), |line| format!("near line {line}: "));
+        Failure::usage(format!("{location}{}", error.message().replace('\n', " "))).hint(
+            "known keys: store, endpoints, namespace, cacert, cert, key, user, password_file, node; put a password into a separate file",
         )
     })?;
     let endpoints = file.endpoints.map(|endpoints| match endpoints {
@@ -91,14 +91,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_a_text_or_a_list() {
+    fn endpoints_are_text_or_list() {
         for text in ["endpoints = 'a:1,b:2'", "endpoints = ['a:1', 'b:2']"] {
             assert_eq!(parse(text).unwrap()[&Setting::Endpoints], "a:1,b:2");
         }
     }
 
     #[test]
-    fn an_unknown_key_is_refused_without_showing_what_it_holds() {
+    fn unknown_key_is_refused_without_its_value() {
         for text in ["endpoint = 'a:1'", "\n\npassword = 'canary'", "user = ['canary']", "store = canary"] {
             let failure = parse(text).unwrap_err();
             assert!(!format!("{failure:?}").contains("canary"), "{failure:?}");
@@ -109,11 +109,11 @@ mod tests {
     }
 
     #[test]
-    fn the_users_file_comes_first() {
+    fn user_file_comes_first() {
         let env = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
         };
-        let found = |pairs: &[(&str, &str)]| places(&env(pairs));
+        let found = |pairs: &[(&str, &str)]| paths(&env(pairs));
         assert_eq!(found(&[("HOME", "/h")])[0], Path::new("/h/.config/tenure/config.toml"));
         assert_eq!(
             found(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")])[0],

@@ -1,4 +1,4 @@
-//! Passwords: from a file that only its owner can read, from a variable, or typed without echo.
+//! Reads passwords: from a file that only its owner can read, from a variable, or from the terminal without echo.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -10,37 +10,39 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use super::source::Hidden;
 use crate::failure::{Code, Failure};
 
-/// No password is longer; a file that is was named by mistake.
+/// No password is longer; a longer file was named by mistake.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Reads a password file, which may be a pipe that somebody has yet to write to.
+/// Reads a password file, on a blocking thread because it may be a pipe without data yet.
 pub(crate) async fn read_file(path: PathBuf) -> Result<Hidden, Failure> {
     let reading = tokio::task::spawn_blocking(move || read(&path));
-    reading.await.map_err(|error| Failure::new(Code::Failed, format!("reading broke off: {error}")))?
+    reading
+        .await
+        .map_err(|error| Failure::new(Code::Failed, format!("reading the password file failed: {error}")))?
 }
 
-/// One line break at the end does not belong to the password.
+/// Reads the file without one line break at its end.
 fn read(path: &Path) -> Result<Hidden, Failure> {
     let name = path.display();
-    const NEXT: &str = "name another one with --password-file or TENURE_PASSWORD_FILE";
-    let trouble = |error: io::Error| {
+    const NEXT: &str = "name another file with --password-file or TENURE_PASSWORD_FILE";
+    let unreadable = |error: io::Error| {
         Failure::usage(format!("the password file {name} cannot be read: {error}"))
-            .hint(format!("see whether you may read it, or {NEXT}"))
+            .hint(format!("check its permissions with `ls -l`, or {NEXT}"))
     };
-    let file = File::open(path).map_err(trouble)?;
-    let metadata = file.metadata().map_err(trouble)?;
+    let file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
     if metadata.is_dir() {
         return Err(Failure::usage(format!("the password file {name} is a folder")).hint(NEXT));
     }
     if metadata.mode() & 0o077 != 0 {
         return Err(Failure::usage(format!(
-            "the password file {name} can be read by others (mode {:04o})",
+            "the password file {name} can be read by other users (mode {:04o})",
             metadata.mode() & 0o7777
         ))
         .hint(format!("run: chmod 600 {name}")));
     }
     let mut text = String::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(trouble)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
     if u64::try_from(text.len()).is_ok_and(|len| len > FILE_BYTES_MAX) {
         return Err(
             Failure::usage(format!("the password file {name} is longer than any password")).hint(NEXT)
@@ -54,31 +56,31 @@ fn read(path: &Path) -> Result<Hidden, Failure> {
     Ok(Hidden(text.to_owned()))
 }
 
-/// Asks whoever sits at the terminal.
+/// Prompts for a password on the terminal.
 ///
 /// # Cancellation
 ///
-/// Dropping the future gives the terminal its echo back.
+/// Dropping the future turns the echo of the terminal on again.
 pub(crate) async fn prompt(user: &str) -> Result<Hidden, Failure> {
-    let nobody = || {
+    let no_terminal = || {
         Failure::usage(format!(
-            "no password is given for the user {user}, and there is no terminal to ask at"
+            "no password is given for the user {user}, and there is no terminal to prompt on"
         ))
         .hint("use --password-file, TENURE_PASSWORD_FILE or ETCDCTL_PASSWORD")
     };
     if !io::stderr().is_terminal() {
-        return Err(nobody());
+        return Err(no_terminal());
     }
-    let terminal = File::options().read(true).write(true).open("/dev/tty").map_err(|_| nobody())?;
-    let reader = terminal.try_clone().map_err(|_| nobody())?;
-    let mut silence = Silence::begin(terminal).map_err(|_| nobody())?;
+    let terminal = File::options().read(true).write(true).open("/dev/tty").map_err(|_| no_terminal())?;
+    let reader = terminal.try_clone().map_err(|_| no_terminal())?;
+    let mut echo_off = EchoOff::begin(terminal).map_err(|_| no_terminal())?;
     let shown = crate::output::escape(user.as_bytes());
-    let _ = write!(silence.terminal, "Password for {shown}: ");
+    let _ = write!(echo_off.terminal, "Password for {shown}: ");
     let line = tokio::task::spawn_blocking(move || {
         let mut line = String::new();
         BufReader::new(reader).read_line(&mut line).map(|_| line)
     });
-    let line = line.await.map_err(|_| nobody())?.map_err(|_| nobody())?;
+    let line = line.await.map_err(|_| no_terminal())?.map_err(|_| no_terminal())?;
     let password = line.trim_end_matches(['\n', '\r']);
     if password.is_empty() {
         return Err(Failure::new(Code::Usage, "no password was typed"));
@@ -86,25 +88,25 @@ pub(crate) async fn prompt(user: &str) -> Result<Hidden, Failure> {
     Ok(Hidden(password.to_owned()))
 }
 
-/// While it lives the terminal does not echo.
-struct Silence {
+/// Turns the echo of the terminal off until it is dropped.
+struct EchoOff {
     terminal: File,
     before: Termios,
 }
 
-impl Silence {
-    fn begin(terminal: File) -> io::Result<Silence> {
+impl EchoOff {
+    fn begin(terminal: File) -> io::Result<EchoOff> {
         let before = tcgetattr(&terminal)?;
         let mut silent = before.clone();
         silent.local_modes.remove(LocalModes::ECHO);
         tcsetattr(&terminal, OptionalActions::Flush, &silent)?;
-        Ok(Silence { terminal, before })
+        Ok(EchoOff { terminal, before })
     }
 }
 
-impl Drop for Silence {
+impl Drop for EchoOff {
     fn drop(&mut self) {
-        // A terminal that is gone needs no echo.
+        // Fails only if the terminal is gone.
         let _ = tcsetattr(&self.terminal, OptionalActions::Flush, &self.before);
         let _ = writeln!(self.terminal);
     }
@@ -124,14 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn a_password_file_loses_one_line_break_and_nothing_else() {
+    fn password_file_loses_one_line_break() {
         for (text, password) in [("pw", "pw"), ("pw\n", "pw"), ("pw\r\n", "pw"), (" p w \n\n", " p w \n")] {
             assert_eq!(read(file(text, 0o600).path()).unwrap().0, password);
         }
     }
 
     #[test]
-    fn a_password_file_that_others_can_read_is_refused() {
+    fn password_file_readable_by_others_is_refused() {
         for mode in [0o644, 0o640, 0o604, 0o620] {
             let failure = read(file("canary", mode).path()).unwrap_err();
             assert!(failure.hint.as_deref().unwrap_or_default().contains("chmod 600"), "{failure:?}");
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_file_that_is_empty_missing_or_a_folder_is_refused() {
+    fn empty_missing_or_folder_password_is_refused() {
         assert!(read(file("", 0o600).path()).is_err());
         assert!(read(Path::new("/nowhere/at/all")).is_err());
         assert!(read(tempfile::tempdir().unwrap().path()).is_err());

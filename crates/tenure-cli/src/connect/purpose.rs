@@ -1,7 +1,7 @@
 //! What a command needs of a store, and whether it may create one.
 //!
-//! A command that reads a store which does not exist must not create it: a mistyped path would answer "0 tasks" for ever. A command that
-//! excludes others must not use a store that no other process sees.
+//! A command that only reads must not create a store: a mistyped path would then show "0 tasks" forever. A command that holds a lock must
+//! not use a store that no other process sees.
 
 use std::path::{Path, PathBuf};
 
@@ -19,14 +19,13 @@ use crate::service::ServiceCommand;
 /// What a command needs of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StorePurpose {
-    /// What is there; nothing is created for it.
+    /// Reads what exists. Never creates a store.
     Read,
-    /// What changes from now on; nothing is created for it. A store that does not exist is an error: a command that waited for its file would
-    /// miss the change that creates it.
+    /// Follows changes. A missing store is an error: waiting for its file would miss the change that creates it.
     Follow,
-    /// A place for new keys.
+    /// Writes keys. May create a store.
     Write,
-    /// A place that other processes see too.
+    /// Holds something against other processes, which must see the store. May create it.
     Hold,
 }
 
@@ -50,13 +49,13 @@ impl StorePurpose {
                 | CliCommand::Election(ElectionCommand::Watch(_))
                 | CliCommand::Service(ServiceCommand::Watch(_)),
             ) => StorePurpose::Follow,
-            // Those that change something change what is there: without a store there is nothing to change.
+            // The other writing commands change existing keys, so a store without a file has nothing for them.
             _ => StorePurpose::Read,
         }
     }
 }
 
-/// Opens the store that was decided upon, for a purpose. Where a reader finds no default store, it gets an empty one that no other process sees.
+/// Opens the chosen store for a purpose. A reader gets an empty store if the default one does not exist yet.
 pub(crate) async fn open_for(
     purpose: StorePurpose,
     settings: &ConnectSettings,
@@ -71,9 +70,9 @@ pub(crate) async fn open_for(
     match (&store.value, purpose) {
         (StoreUrl::Memory, StorePurpose::Hold) => {
             return Err(Failure::usage(
-                "memory: is a store inside this process, so no other process is excluded by what it holds there",
+                "memory: is a store inside this process, so a lock in it excludes no other process",
             )
-            .hint("use the store of this machine with --local, or --store file:///path/store.db, or --endpoints host:2379"));
+            .hint("use the store of this host with --local, or --store file:///path/store.db, or --endpoints host:2379"));
         }
         (StoreUrl::File(path), StorePurpose::Read) if is_default && !path.exists() => {
             for note in settings.notes.iter().filter(|_| !output.is_quiet) {
@@ -88,7 +87,7 @@ pub(crate) async fn open_for(
     open(settings, output).await
 }
 
-/// Refuses a path that is most likely mistyped. A store is created in a new folder, but not below several.
+/// Refuses a path that is most likely mistyped. A store may be created in one new folder, but not below several.
 fn refuse_mistyped(path: &Path, purpose: StorePurpose) -> Result<(), Failure> {
     let may_create = matches!(purpose, StorePurpose::Write | StorePurpose::Hold);
     let folder = path.parent().unwrap_or(Path::new("/"));
@@ -99,12 +98,12 @@ fn refuse_mistyped(path: &Path, purpose: StorePurpose) -> Result<(), Failure> {
         let message =
             format!("no store at file://{}: the folder {} does not exist", path.display(), missing.display());
         return Err(Failure::new(Code::NotFound, message)
-            .hint(format!("check the path, or make the folder: mkdir -p -m 700 {}", folder.display())));
+            .hint(format!("check the path, or create the folder: mkdir -p -m 700 {}", folder.display())));
     }
     if may_create { Ok(()) } else { refuse_missing(path) }
 }
 
-/// Refuses a store file that does not exist. The folders of the default store are not the user's to make.
+/// Refuses a store file that does not exist. The hint names no folder, because a user does not create the folders of the default store.
 fn refuse_missing(path: &Path) -> Result<(), Failure> {
     if !is_missing(path) {
         return Ok(());
@@ -114,7 +113,7 @@ fn refuse_missing(path: &Path) -> Result<(), Failure> {
         .hint("check the path; the first `tenure lock`, `submit` or `kv put` creates a store"))
 }
 
-/// What cannot be looked at is reported when it is opened.
+/// Whether the path certainly does not exist. An unreadable folder is reported when the store is opened.
 fn is_missing(path: &Path) -> bool {
     path.try_exists().is_ok_and(|exists| !exists)
 }

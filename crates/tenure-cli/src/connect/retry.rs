@@ -1,36 +1,36 @@
-//! How long opening a store may take, and what is tried again meanwhile.
+//! Retries of opening a store, within a time limit.
 //!
-//! A server that is silent may only be paused or in an election, so it is asked again until the time is over. A refused connection is an answer:
-//! no process listens there. It is tried again only where the caller waits anyway, with `--wait`.
+//! A server that does not reply may be paused or in an election, so the request is retried until the time limit. A refused connection is a reply:
+//! no process listens there. It is retried only if the caller waits anyway, with `--wait`.
 
 use std::time::Duration;
 
 use tenure::store::StoreError;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// The default of `--connect-timeout`. Scripts were promised an answer within 6 s, start and end of the process included; halved, an
-/// etcd that holds an election would look dead.
+/// The default of `--connect-timeout`. Scripts rely on a reply within 6 s, start and end of the process included. Halved, an etcd in an election
+/// would look dead.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A shorter `--wait` is for the lock; a connection needs a round trip or two on any network.
+/// The lower limit for connecting. A shorter `--wait` limits the lock; a connection needs a few round trips on any network.
 const WITHIN_MIN: Duration = Duration::from_secs(1);
 
-/// Between two tries. A refused connection costs nothing, so this alone bounds how often it is tried.
+/// The pause between two tries. A refused connection fails immediately, so only this pause limits the rate.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How long opening may take.
+/// The time limit of opening, and the treatment of refused connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ConnectRetry {
     pub(crate) within: Duration,
     pub(crate) refused: Refused,
 }
 
-/// What follows when no process listens at the address.
+/// The treatment of a refused connection, where no process listens at the address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
-    /// A failure, immediately.
+    /// Fail immediately.
     Ends,
-    /// Another try: the server may be about to start.
+    /// Retry: the server may be about to start.
     Retried,
 }
 
@@ -46,7 +46,7 @@ impl ConnectRetry {
         ConnectRetry { within: connect_timeout.unwrap_or(CONNECT_TIMEOUT), ..ConnectRetry::default() }
     }
 
-    /// A command with `--wait` waits for the store as long as for what it wants of it. `--connect-timeout` limits that if it is given.
+    /// The limit for a command with `--wait`: it waits for the store as long as for the lock. `--connect-timeout` limits that, if it is given.
     pub(crate) fn with_wait(self, wait: Option<Duration>, connect_timeout: Option<Duration>) -> ConnectRetry {
         let Some(wait) = wait else { return self };
         let within = wait.max(WITHIN_MIN);
@@ -54,7 +54,7 @@ impl ConnectRetry {
         ConnectRetry { within, refused: Refused::Retried }
     }
 
-    /// Opens, again and again while only time can help. The error is the last one; none if there was no answer at all.
+    /// Tries to open until it succeeds, the error is permanent or the time is over. Returns the last error; `None` if there was no reply at all.
     pub(crate) async fn open<T, E, F, Fut>(self, mut try_once: F) -> Result<T, Option<E>>
     where
         E: Transient,
@@ -83,7 +83,7 @@ impl ConnectRetry {
     }
 }
 
-/// Whether an error passes with time.
+/// Whether a retry may help.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ErrorKind {
     Permanent,
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    /// How often a store was tried that opens at the given try, and whether it was opened.
+    /// The number of tries for a store that opens at the given try, and whether it was opened.
     async fn tries(retry: ConnectRetry, kind: ErrorKind, opens_at: u32) -> (u32, bool) {
         let count = Cell::new(0);
         let opened = retry
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silent_store_is_tried_until_the_time_is_over() {
+    async fn silent_store_is_retried_until_timeout() {
         let retry = ConnectRetry::new(None);
         assert_eq!(tries(retry, ErrorKind::Passing, 5).await, (5, true));
         assert_eq!(tries(retry, ErrorKind::Permanent, 2).await, (1, false));
@@ -160,18 +160,14 @@ mod tests {
             "nothing listens: fails immediately"
         );
         let waiting = retry.with_wait(Some(Duration::from_secs(30)), None);
-        assert_eq!(
-            tries(waiting, ErrorKind::Refused, 100).await,
-            (100, true),
-            "with --wait it is waited for"
-        );
+        assert_eq!(tries(waiting, ErrorKind::Refused, 100).await, (100, true), "with --wait it is retried");
         let begin = Instant::now();
         assert!(!tries(retry, ErrorKind::Passing, u32::MAX).await.1);
         assert!(begin.elapsed() <= CONNECT_TIMEOUT, "{:?}", begin.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn try_that_hangs_ends_with_the_time() {
+    async fn hanging_try_ends_at_timeout() {
         let hanging = ConnectRetry::new(Some(Duration::from_secs(2)));
         let begin = Instant::now();
         let opened = hanging.open(std::future::pending::<Result<(), FailedTry>>).await;
@@ -200,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_both_kinds_are_read_alike() {
+    fn store_and_etcd_errors_are_classified() {
         assert_eq!(StoreError::Unavailable(Cause::new("silent")).kind(), ErrorKind::Passing);
         assert_eq!(StoreError::Denied("no".into()).kind(), ErrorKind::Permanent);
         assert_eq!(tenure_etcd::Error::Closed.kind(), ErrorKind::Permanent);

@@ -1,9 +1,9 @@
-//! Which store, and where each setting came from: one pure decision over flags, variables and files.
+//! Chooses the store and every other setting, with the source of each: a pure function of flags, variables and files.
 //!
-//! Flags beat `TENURE_*`, which beat `ETCDCTL_*`, which beat the user's file, which beats the machine's; with nothing configured it is
-//! the embedded store. `store` and `endpoints` are two ways to say one thing, so the first layer that says either has said it.
+//! Flags override `TENURE_*`, which override `ETCDCTL_*`, which override the user's file, which overrides `/etc`. Without a configuration
+//! the embedded store is used. `store` and `endpoints` both name a store, so the first layer with either of them decides.
 //!
-//! **Invariant**: a store that was configured is never exchanged for another one.
+//! **Invariant**: a configured store is never replaced by another one.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ use super::retry::ConnectRetry;
 use crate::failure::{Code, Failure};
 use crate::output::escape;
 
-/// Everything that can be configured.
+/// A setting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Setting {
     Store,
@@ -66,12 +66,12 @@ impl Setting {
         }
     }
 
-    /// Its variable with this prefix.
+    /// Its environment variable with this prefix.
     fn variable(self, prefix: &str) -> String {
         format!("{prefix}_{}", self.name().to_uppercase())
     }
 
-    /// All variables that are read.
+    /// All environment variables that are read.
     pub(super) fn variables() -> Vec<String> {
         let tenure = Setting::ALL.into_iter().filter(|setting| setting.may_come_from_tenure_variables());
         let etcdctl = Setting::ALL.into_iter().filter(|setting| setting.may_come_from_etcdctl_variables());
@@ -79,12 +79,12 @@ impl Setting {
         names.chain(etcdctl.map(|setting| setting.variable("ETCDCTL"))).collect()
     }
 
-    /// A password on a command line or in a shared file would be read by others.
+    /// Every setting except the password. It has no flag and no key in a file either, because other users could read it there.
     fn may_come_from_tenure_variables(self) -> bool {
         self != Setting::Password
     }
 
-    /// What etcdctl knows.
+    /// The settings for which etcdctl has a variable.
     fn may_come_from_etcdctl_variables(self) -> bool {
         matches!(
             self,
@@ -98,7 +98,7 @@ impl Setting {
     }
 }
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     Flag(String),
@@ -123,7 +123,7 @@ impl Serialize for Origin {
     }
 }
 
-/// A value and where it came from.
+/// A value with its source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Sourced<T> {
     pub(crate) value: T,
@@ -140,7 +140,7 @@ impl fmt::Debug for Hidden {
     }
 }
 
-/// Where the password is.
+/// The password, or the file with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Password {
     Text(Hidden),
@@ -150,18 +150,18 @@ pub(crate) enum Password {
 /// The values of one flag set or file.
 pub(crate) type Values = BTreeMap<Setting, String>;
 
-/// All that the decision depends on. Variables may hold passwords, so it cannot be printed.
+/// All inputs of the choice. Without `Debug`, because variables may contain passwords.
 #[derive(Clone, Default)]
 pub(crate) struct Sources {
     pub(crate) flags: Values,
-    /// `--local`: the embedded store, said out loud.
+    /// Whether `--local` requests the embedded store.
     pub(crate) is_local: bool,
     pub(crate) env: BTreeMap<String, String>,
-    /// The user's, then the machine's.
+    /// The user's file, then that in `/etc`.
     pub(crate) files: Vec<(PathBuf, Values)>,
 }
 
-/// What was decided.
+/// The chosen store and settings.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectSettings {
     /// The store, or why there is none to use.
@@ -173,27 +173,27 @@ pub(crate) struct ConnectSettings {
     pub(crate) user: Option<Sourced<String>>,
     pub(crate) password: Option<Sourced<Password>>,
     pub(crate) node: Option<Sourced<String>>,
-    /// What the user should hear about the decision.
+    /// Notes for the user about the choice.
     pub(crate) notes: Vec<String>,
     /// How long opening may take.
     pub(crate) retry: ConnectRetry,
 }
 
-/// Variables that indicate an unattended machine: no person reads stderr, and a store of this machine alone is rarely intended.
+/// Variables that indicate an unattended host: no person reads stderr, and a store of this host alone is rarely intended.
 const UNATTENDED: [&str; 3] = ["INVOCATION_ID", "KUBERNETES_SERVICE_HOST", "CI"];
 
 /// The default namespace.
 const NAMESPACE: &str = "tenure";
 
-/// How much of a command others see in listings.
+/// The length of the command in listings.
 const COMMAND_CHARS_MAX: usize = 200;
 
 impl ConnectSettings {
     /// The identity of this process, with the configured node name and the command that it runs.
     pub(crate) fn identity(&self, command: &[OsString]) -> Identity {
         let own = tenure::identity::current();
-        let words: Vec<String> = command.iter().map(|word| escape(word.as_encoded_bytes())).collect();
-        let mut program = words.join(" ");
+        let args: Vec<String> = command.iter().map(|arg| escape(arg.as_encoded_bytes())).collect();
+        let mut program = args.join(" ");
         if let Some((end, _)) = program.char_indices().nth(COMMAND_CHARS_MAX) {
             program.truncate(end);
             program.push('…');
@@ -214,7 +214,7 @@ impl ConnectSettings {
     }
 }
 
-/// Decides.
+/// Chooses the store and the settings.
 pub(crate) fn decide(sources: &Sources) -> Result<ConnectSettings, Failure> {
     let layers = layers(sources);
     let pick = |setting| layers.iter().find_map(|layer| layer.get(setting));
@@ -225,7 +225,7 @@ pub(crate) fn decide(sources: &Sources) -> Result<ConnectSettings, Failure> {
         [Setting::Cacert, Setting::Cert, Setting::Key].into_iter().any(|setting| pick(setting).is_some());
     if let (Some(one), None) | (None, Some(one)) = (pick(Setting::Cert), pick(Setting::Key)) {
         return Err(Failure::usage(format!(
-            "a client certificate and its key belong together, but only one is set (by {})",
+            "a client certificate needs its key, but only one of them is set (by {})",
             one.origin
         ))
         .hint("give both --cert and --key, or neither"));
@@ -261,7 +261,7 @@ impl<T> Sourced<T> {
     }
 }
 
-/// Settings of one rank.
+/// The settings of one source.
 struct Layer {
     values: BTreeMap<Setting, (String, Origin)>,
 }
@@ -273,7 +273,7 @@ impl Layer {
     }
 }
 
-/// From the strongest to the weakest. Empty values count as not given, as an unset variable in a script gives one.
+/// All layers, the strongest first. An empty value counts as not given: scripts pass one for an unset variable.
 fn layers(sources: &Sources) -> Vec<Layer> {
     let layer = |find: &dyn Fn(Setting) -> Option<(String, Origin)>| Layer {
         values: Setting::ALL
@@ -302,7 +302,7 @@ fn layers(sources: &Sources) -> Vec<Layer> {
     layers
 }
 
-/// The first layer that names a store has named it.
+/// Chooses the store of the first layer that names one.
 fn choose_store(
     sources: &Sources,
     layers: &[Layer],
@@ -314,7 +314,7 @@ fn choose_store(
         if let Some(other) =
             [Setting::Store, Setting::Endpoints].iter().find_map(|&setting| layers[0].get(setting))
         {
-            return Err(Failure::usage(format!("--local and {} name two stores", other.origin))
+            return Err(Failure::usage(format!("--local and {} both name a store", other.origin))
                 .hint("leave one of them out"));
         }
         return Ok(Sourced {
@@ -344,7 +344,7 @@ fn choose_store(
         let url = url.map_err(|failure| failure.while_doing(&found.origin.to_string()))?;
         if has_tls_files && matches!(url, StoreUrl::Etcd { security: Transport::Plain, .. }) {
             notes.push(format!(
-                "certificates are configured, but {} asks for a connection in the clear; use etcds:// or https:// for TLS",
+                "certificates are configured, but {} has an address without TLS, so they are not used; use etcds:// or https:// for TLS",
                 found.origin
             ));
         }
@@ -354,33 +354,33 @@ fn choose_store(
     {
         return Err(Failure::new(
             Code::Usage,
-            format!("no store is configured, and {name} is set: on an unattended machine the embedded store must be asked for"),
+            format!("no store is configured, and {name} is set: an unattended host uses the embedded store only on request"),
         )
-        .hint("set TENURE_ENDPOINTS or --store, or add --local for the store of this machine and user alone"));
+        .hint("set TENURE_ENDPOINTS or --store, or add --local for the store of this host and user"));
     }
     let url = embedded(&sources.env, namespace)?;
-    notes.push(format!("no store is configured: using the embedded one of this machine and user, {url}"));
+    notes.push(format!("no store is configured: using the embedded store of this host and user, {url}"));
     Ok(Sourced { value: url, origin: Origin::Default })
 }
 
-/// The store of this machine and user. Relative paths in XDG variables are to be ignored, says their specification.
+/// The store of this host and user. The XDG specification requires that relative paths in its variables are ignored.
 fn embedded(env: &BTreeMap<String, String>, namespace: &Namespace) -> Result<StoreUrl, Failure> {
     let absolute = |name: &str| env.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
     let state = state.ok_or_else(|| {
-        Failure::usage("neither XDG_STATE_HOME nor HOME says where the embedded store is")
+        Failure::usage("the embedded store has no path: neither XDG_STATE_HOME nor HOME is set")
             .hint("name it, as in --store file:///var/lib/app/tenure.db")
     })?;
     Ok(StoreUrl::File(state.join("tenure").join(layout::folder_name(namespace)).join("store.db")))
 }
 
-/// Who signs in, and how.
+/// The user and the password.
 struct Credentials {
     user: Option<Sourced<String>>,
     password: Option<Sourced<Password>>,
 }
 
-/// User and password. A password inside a `user:password` goes with that user only, never with one from another place.
+/// Chooses user and password. The password in `user:password` is used for that user only, never for one from another layer.
 fn credentials(layers: &[Layer]) -> Result<Credentials, Failure> {
     let password = layers.iter().find_map(|layer| {
         let file =
@@ -396,8 +396,11 @@ fn credentials(layers: &[Layer]) -> Result<Credentials, Failure> {
         return Ok(Credentials { user: Some(user), password });
     };
     if !matches!(user.origin, Origin::Variable(_)) {
-        return Err(Failure::usage(format!("{} holds a password, where others can read it", user.origin))
-            .hint("give the name alone, and the password with --password-file"));
+        return Err(Failure::usage(format!(
+            "{} contains a password, and other users can read it there",
+            user.origin
+        ))
+        .hint("give the name alone, and the password with --password-file"));
     }
     let inline = Sourced { value: Password::Text(Hidden(inline.to_owned())), origin: user.origin.clone() };
     let name = Sourced { value: name.to_owned(), origin: user.origin.clone() };

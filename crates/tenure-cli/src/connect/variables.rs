@@ -1,11 +1,11 @@
-//! Variables that are almost one of ours. A store that is named in a misspelt variable must not be exchanged for the embedded one in silence.
+//! Refuses misspelt environment variables. With `TENURE_ENDPOINT`, for example, the embedded store would be used without a warning.
 
 use std::collections::BTreeMap;
 
 use super::source::Setting;
 use crate::failure::Failure;
 
-/// Refuses a variable that differs from one of ours by a letter or two, or that goes on after one, such as `TENURE_STORE_URL`.
+/// Refuses a variable that differs from a known one by one or two letters, or extends a known one, such as `TENURE_STORE_URL`.
 pub(super) fn check(env: &BTreeMap<String, String>) -> Result<(), Failure> {
     let known = Setting::variables();
     let set = env.iter().filter(|(name, value)| !value.is_empty() && !known.contains(name));
@@ -20,16 +20,16 @@ pub(super) fn check(env: &BTreeMap<String, String>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a name is most likely meant to be another. A short name has many neighbours, so only one letter may differ there.
+/// Whether a name is most likely a misspelt known one. A short name is similar to many, so only one letter may differ.
 fn is_misspelt(name: &str, known: &str) -> bool {
     let Some((prefix, setting)) = known.split_once('_') else { return false };
     let Some(given) = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('_')) else { return false };
-    let goes_on = |suffix: &str| matches!(suffix, "S" | "_URL" | "_URI" | "_ADDR" | "_ADDRESS");
+    let is_extension = |suffix: &str| matches!(suffix, "S" | "_URL" | "_URI" | "_ADDR" | "_ADDRESS");
     let distance_max = if setting.len() < 5 { 1 } else { 2 };
-    given.strip_prefix(setting).is_some_and(goes_on) || distance(given, setting) <= distance_max
+    given.strip_prefix(setting).is_some_and(is_extension) || distance(given, setting) <= distance_max
 }
 
-/// How many letters must be put, removed or exchanged to make one text of the other.
+/// The Levenshtein distance: the number of inserted, removed or replaced letters.
 fn distance(one: &str, other: &str) -> usize {
     let other = other.as_bytes();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn misspelt_variable_is_refused_with_its_meaning() {
+    fn misspelt_variable_is_refused_with_suggestion() {
         let check = |name: &str| check(&BTreeMap::from([(name.to_owned(), "x".to_owned())]));
         for (name, meant) in [
             ("TENURE_ENDPOINT", "TENURE_ENDPOINTS"),

@@ -1,13 +1,13 @@
-//! Whether the numbers hold: told when each task ran where, it says what ran twice at once, what runs nowhere, and who has how many.
+//! The figures of the demo, computed from the runs of its tasks: overlapping runs, lost tasks and the tasks of each worker.
 //!
-//! **Invariant**: a run counts as going on until its own end was written, or until its worker was certainly gone. So an overlap can be
-//! overlooked by nobody, and at worst one is seen that lasted less than a killed process takes to end.
+//! **Invariant**: a run lasts until its end was written, or until its worker process was reaped. So no overlap is missed; a false one
+//! would be shorter than the end of a killed process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ledger::{LedgerEntry, LedgerMark};
 
-/// How much more the fullest worker may have than the emptiest.
+/// The largest allowed difference between the workers with the most and the fewest tasks.
 pub(super) const SPREAD_MAX: usize = 2;
 
 /// One run of one task.
@@ -16,18 +16,18 @@ struct TaskRun {
     worker: usize,
     token: i64,
     begin_ns: u64,
-    /// None while it goes on.
+    /// `None` while it lasts.
     end_ns: Option<u64>,
 }
 
-/// Everything that was written.
+/// All recorded runs, by task.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunLedger {
     runs: BTreeMap<String, Vec<TaskRun>>,
 }
 
 impl RunLedger {
-    /// A worker's task has written something.
+    /// Adds an entry of a worker's ledger.
     pub(super) fn note(&mut self, worker: usize, entry: LedgerEntry) {
         let runs = self.runs.entry(entry.task).or_default();
         match entry.mark {
@@ -35,17 +35,17 @@ impl RunLedger {
                 runs.push(TaskRun { worker, token: entry.token, begin_ns: entry.at_ns, end_ns: None });
             }
             LedgerMark::End => {
-                let is_it = |run: &&mut TaskRun| {
+                let is_open = |run: &&mut TaskRun| {
                     run.worker == worker && run.token == entry.token && run.end_ns.is_none()
                 };
-                if let Some(run) = runs.iter_mut().rev().find(is_it) {
+                if let Some(run) = runs.iter_mut().rev().find(is_open) {
                     run.end_ns = Some(entry.at_ns);
                 }
             }
         }
     }
 
-    /// A worker is gone, and with it whatever ran there.
+    /// Ends all runs of a worker that was killed.
     pub(super) fn died(&mut self, worker: usize, at_ns: u64) {
         for run in self.runs.values_mut().flatten().filter(|run| run.worker == worker) {
             run.end_ns.get_or_insert(at_ns);
@@ -74,7 +74,7 @@ impl RunLedger {
         self.runs.iter().filter(|(_, runs)| runs_now(runs)).map(|(task, _)| task.as_str()).collect()
     }
 
-    /// When the last of these tasks began again after a moment; none if one of them has not.
+    /// When the last of these tasks began again after a moment; `None` if one of them has not.
     pub(super) fn all_began_after(&self, tasks: &BTreeSet<String>, after_ns: u64) -> Option<u64> {
         let began = |task: &String| {
             let runs = self.runs.get(task)?;
@@ -83,7 +83,7 @@ impl RunLedger {
         tasks.iter().map(began).try_fold(after_ns, |last, began| Some(last.max(began?)))
     }
 
-    /// Tasks of which two runs went on at the same time, or whose later run had the smaller token.
+    /// Tasks with two overlapping runs, or with a later run that has a smaller token.
     pub(super) fn ran_twice_at_once(&self) -> Vec<String> {
         let overlaps = |runs: &Vec<TaskRun>| {
             let mut runs = runs.clone();
@@ -96,39 +96,39 @@ impl RunLedger {
     }
 }
 
-/// The fullest and the emptiest of these workers.
+/// The most and the fewest tasks of a live worker.
 pub(super) fn spread(counts: &BTreeMap<usize, usize>, alive: &BTreeSet<usize>) -> (usize, usize) {
     let count = |worker: &usize| counts.get(worker).copied().unwrap_or(0);
     (alive.iter().map(count).max().unwrap_or(0), alive.iter().map(count).min().unwrap_or(0))
 }
 
-/// The numbers of the whole story.
+/// The figures of a whole demo.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct DemoFigures {
     pub(super) tasks: usize,
-    /// None if it never came to that.
+    /// `None` if the tasks were never balanced.
     pub(super) balanced_seconds: Option<f64>,
-    /// The fullest and the emptiest before the kill.
+    /// The most and the fewest tasks per worker before the kill.
     pub(super) spread_before: (usize, usize),
     pub(super) killed_tasks: usize,
     pub(super) reclaimed_seconds: Option<f64>,
     pub(super) ran_twice: Vec<String>,
     pub(super) lost: Vec<String>,
-    /// The fullest and the emptiest at the end.
+    /// The most and the fewest tasks per worker at the end.
     pub(super) spread: (usize, usize),
     pub(super) leader_before: Option<String>,
     pub(super) leader_after: Option<String>,
 }
 
 impl DemoFigures {
-    /// What does not hold; nothing if all does.
+    /// The broken promises; empty if there are none.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.balanced_seconds.is_none() {
             problems.push("the tasks were never balanced over all workers".to_owned());
         }
         if self.killed_tasks == 0 {
-            problems.push("the worker that was killed had no task".to_owned());
+            problems.push("the killed worker had no task".to_owned());
         }
         if self.reclaimed_seconds.is_none() {
             problems.push("not all tasks of the killed worker ran elsewhere".to_owned());
@@ -145,8 +145,8 @@ impl DemoFigures {
             }
         }
         match (&self.leader_before, &self.leader_after) {
-            (None, _) => problems.push("nobody was elected".to_owned()),
-            (Some(_), None) => problems.push("nobody followed the leader that was killed".to_owned()),
+            (None, _) => problems.push("no worker was elected".to_owned()),
+            (Some(_), None) => problems.push("no worker was elected after the leader was killed".to_owned()),
             (Some(before), Some(after)) if before == after => {
                 problems.push(format!("{before} was killed and still leads"));
             }
@@ -155,7 +155,7 @@ impl DemoFigures {
         problems
     }
 
-    /// The one line.
+    /// The result as one line.
     pub(super) fn line(&self) -> String {
         let seconds = |seconds: Option<f64>| seconds.map_or("never".to_owned(), |s| format!("in {s:.1} s"));
         format!(
@@ -171,7 +171,7 @@ impl DemoFigures {
     }
 }
 
-/// The first few.
+/// The first few names.
 fn some(names: &[String]) -> String {
     const SHOWN: usize = 5;
     let more = if names.len() > SHOWN { ", …" } else { "" };
@@ -183,16 +183,16 @@ mod tests {
     use super::*;
 
     /// Worker, token, begin, and end if there was one.
-    fn book(runs: &[(&str, usize, i64, u64, Option<u64>)]) -> RunLedger {
-        let mut book = RunLedger::default();
+    fn ledger(runs: &[(&str, usize, i64, u64, Option<u64>)]) -> RunLedger {
+        let mut ledger = RunLedger::default();
         for (task, worker, token, begin, end) in runs {
             let entry = |mark, at_ns| LedgerEntry { mark, task: (*task).to_owned(), token: *token, at_ns };
-            book.note(*worker, entry(LedgerMark::Begin, *begin));
+            ledger.note(*worker, entry(LedgerMark::Begin, *begin));
             if let Some(end) = end {
-                book.note(*worker, entry(LedgerMark::End, *end));
+                ledger.note(*worker, entry(LedgerMark::End, *end));
             }
         }
-        book
+        ledger
     }
 
     fn good() -> DemoFigures {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_that_of_the_documentation() {
+    fn line_is_as_documented() {
         assert_eq!(good().problems(), Vec::<String>::new());
         assert_eq!(
             good().line(),
@@ -220,9 +220,9 @@ mod tests {
     }
 
     #[test]
-    fn each_number_that_does_not_hold_is_a_problem() {
+    fn each_broken_promise_is_a_problem() {
         let two = || vec!["a".to_owned(), "b".to_owned()];
-        for (figures, words) in [
+        for (figures, problem) in [
             (DemoFigures { balanced_seconds: None, ..good() }, "never balanced"),
             (DemoFigures { spread_before: (336, 333), ..good() }, "one worker had 336"),
             (DemoFigures { killed_tasks: 0, ..good() }, "had no task"),
@@ -230,48 +230,48 @@ mod tests {
             (DemoFigures { ran_twice: two(), ..good() }, "2 ran twice at once: a, b"),
             (DemoFigures { lost: two(), ..good() }, "2 were lost: a, b"),
             (DemoFigures { spread: (502, 498), ..good() }, "one worker had 502"),
-            (DemoFigures { leader_before: None, ..good() }, "nobody was elected"),
-            (DemoFigures { leader_after: None, ..good() }, "nobody followed"),
+            (DemoFigures { leader_before: None, ..good() }, "no worker was elected"),
+            (DemoFigures { leader_after: None, ..good() }, "after the leader was killed"),
             (DemoFigures { leader_after: Some("node-1".to_owned()), ..good() }, "still leads"),
         ] {
             let problems = figures.problems();
-            assert!(problems.len() == 1 && problems[0].contains(words), "{words}: {problems:?}");
+            assert!(problems.len() == 1 && problems[0].contains(problem), "{problem}: {problems:?}");
         }
     }
 
     #[test]
-    fn two_runs_at_once_are_seen_wherever_they_are() {
-        let twice = |runs: &[(&str, usize, i64, u64, Option<u64>)]| book(runs).ran_twice_at_once();
+    fn overlapping_runs_are_found_on_any_worker() {
+        let twice = |runs: &[(&str, usize, i64, u64, Option<u64>)]| ledger(runs).ran_twice_at_once();
         assert_eq!(twice(&[("a", 0, 1, 10, Some(20)), ("a", 1, 2, 20, None)]), Vec::<String>::new());
         assert_eq!(twice(&[("a", 0, 1, 10, Some(20)), ("a", 1, 2, 19, None)]), ["a"]);
-        assert_eq!(twice(&[("a", 0, 1, 10, None), ("a", 1, 2, 30, None)]), ["a"], "one never ended");
         assert_eq!(
-            twice(&[("a", 1, 2, 19, None), ("a", 0, 1, 10, Some(20))]),
+            twice(&[("a", 0, 1, 10, None), ("a", 1, 2, 30, None)]),
             ["a"],
-            "whoever is read first"
+            "the first run never ended"
         );
+        assert_eq!(twice(&[("a", 1, 2, 19, None), ("a", 0, 1, 10, Some(20))]), ["a"], "in any reading order");
         assert_eq!(twice(&[("a", 0, 2, 10, Some(20)), ("a", 1, 1, 30, None)]), ["a"], "with a smaller token");
     }
 
     #[test]
-    fn what_ran_on_a_dead_worker_ended_with_it_and_is_reclaimed_when_all_of_it_has_begun_again() {
-        let mut book = book(&[("a", 0, 1, 10, None), ("b", 0, 2, 11, None), ("c", 1, 3, 12, None)]);
-        let its = book.tasks_of(0);
-        assert_eq!((its.len(), book.running().get(&0)), (2, Some(&2)));
-        book.died(0, 50);
-        assert_eq!((book.running_tasks().len(), book.all_began_after(&its, 50)), (1, None));
+    fn killed_tasks_are_reclaimed_when_all_run_again() {
+        let mut ledger = ledger(&[("a", 0, 1, 10, None), ("b", 0, 2, 11, None), ("c", 1, 3, 12, None)]);
+        let killed = ledger.tasks_of(0);
+        assert_eq!((killed.len(), ledger.running().get(&0)), (2, Some(&2)));
+        ledger.died(0, 50);
+        assert_eq!((ledger.running_tasks().len(), ledger.all_began_after(&killed, 50)), (1, None));
         let begin = |task: &str, token, at_ns| LedgerEntry {
             mark: LedgerMark::Begin,
             task: task.to_owned(),
             token,
             at_ns,
         };
-        book.note(1, begin("a", 7, 60));
-        assert_eq!(book.all_began_after(&its, 50), None, "b is still missing");
-        book.note(1, begin("b", 8, 70));
-        assert_eq!(book.all_began_after(&its, 50), Some(70));
-        assert!(book.ran_twice_at_once().is_empty());
-        assert_eq!(spread(&book.running(), &BTreeSet::from([1])), (3, 3));
-        assert_eq!(spread(&book.running(), &BTreeSet::from([1, 2])), (3, 0), "one without tasks counts");
+        ledger.note(1, begin("a", 7, 60));
+        assert_eq!(ledger.all_began_after(&killed, 50), None, "b is still missing");
+        ledger.note(1, begin("b", 8, 70));
+        assert_eq!(ledger.all_began_after(&killed, 50), Some(70));
+        assert!(ledger.ran_twice_at_once().is_empty());
+        assert_eq!(spread(&ledger.running(), &BTreeSet::from([1])), (3, 3));
+        assert_eq!(spread(&ledger.running(), &BTreeSet::from([1, 2])), (3, 0), "one without tasks counts");
     }
 }

@@ -1,6 +1,6 @@
-//! What tasks write about themselves: when each run began and ended, with its token. One file for each worker, appended to and never rewritten.
+//! The ledger of a demo worker: when each run of a task began and ended, with its token. One append-only file for each worker.
 //!
-//! A worker that is killed writes no ends; whoever killed it says when it was gone.
+//! A killed worker writes no ends; the demo records when it killed the worker.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use tenure::clock::{BootClock, Clock};
 
-/// A line that a task writes.
+/// A line of the ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct LedgerEntry {
     pub(super) mark: LedgerMark,
     pub(super) task: String,
     pub(super) token: i64,
-    /// On the boot clock, which all processes of a machine share.
+    /// On the boot clock, which all processes of a host share.
     pub(super) at_ns: u64,
 }
 
@@ -34,15 +34,15 @@ impl LedgerEntry {
     }
 
     fn parse(line: &str) -> Option<LedgerEntry> {
-        let mut words = line.splitn(4, ' ');
-        let mark = match words.next()? {
+        let mut fields = line.splitn(4, ' ');
+        let mark = match fields.next()? {
             "+" => LedgerMark::Begin,
             "-" => LedgerMark::End,
             _ => return None,
         };
-        let token = words.next()?.parse().ok()?;
-        let at_ns = words.next()?.parse().ok()?;
-        Some(LedgerEntry { mark, token, at_ns, task: words.next()?.to_owned() })
+        let token = fields.next()?.parse().ok()?;
+        let at_ns = fields.next()?.parse().ok()?;
+        Some(LedgerEntry { mark, token, at_ns, task: fields.next()?.to_owned() })
     }
 }
 
@@ -51,7 +51,7 @@ pub(super) fn now_ns() -> u64 {
     u64::try_from(BootClock.now().since_origin().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A worker's end of its file.
+/// Appends entries to a ledger.
 pub(super) struct LedgerWriter {
     file: File,
 }
@@ -61,13 +61,13 @@ impl LedgerWriter {
         Ok(LedgerWriter { file: OpenOptions::new().create(true).append(true).open(path)? })
     }
 
-    /// One call to the kernel: a line is there or not, whenever we are killed.
+    /// Appends a line with one system call, so that a killed worker leaves whole lines only.
     pub(super) fn write(&self, entry: &LedgerEntry) -> io::Result<()> {
         (&self.file).write_all(entry.to_line().as_bytes())
     }
 }
 
-/// The other end: reads what has been added since the last time.
+/// Reads the entries that were appended since the last read.
 pub(super) struct LedgerReader {
     path: PathBuf,
     read: u64,
@@ -78,7 +78,7 @@ impl LedgerReader {
         LedgerReader { path, read: 0 }
     }
 
-    /// What is new. A line that is not whole yet is left for the next time; one that makes no sense is an error.
+    /// Returns the new entries. An incomplete line is left for the next read; an invalid one is an error.
     pub(super) fn read_new(&mut self) -> io::Result<Vec<LedgerEntry>> {
         let mut file = match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -89,8 +89,8 @@ impl LedgerReader {
         file.read_to_string(&mut text)?;
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         self.read += u64::try_from(whole).unwrap_or(0);
-        let odd = |line: &str| io::Error::other(format!("a worker wrote {line:?}"));
-        text[..whole].lines().map(|line| LedgerEntry::parse(line).ok_or_else(|| odd(line))).collect()
+        let invalid = |line: &str| io::Error::other(format!("invalid line {line:?}"));
+        text[..whole].lines().map(|line| LedgerEntry::parse(line).ok_or_else(|| invalid(line))).collect()
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_once_and_only_when_it_is_whole() {
+    fn whole_lines_are_read_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("1");
         let mut reader = LedgerReader::new(path.clone());

@@ -1,4 +1,4 @@
-//! Where the demo plays: a store of its own in a temporary folder, or a corner of the one that was named.
+//! The store of the demo: a new one in a temporary folder, or a namespace of the one on the command line.
 
 use std::time::Duration;
 
@@ -13,26 +13,26 @@ use crate::connect;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
-/// How long tidying up may take.
-const TIDY_WITHIN: Duration = Duration::from_secs(10);
+/// The time limit of the cleanup. A store that fails keeps the keys until their lease ends.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Everything around the story.
+/// The store and the folder of a demo.
 pub(super) struct DemoStore {
     pub(super) store: Store,
     pub(super) namespace: Namespace,
-    /// What kind of store it is, for people.
+    /// The kind of the store, for the report.
     pub(super) backend: String,
-    /// What workers are told so that they come here.
+    /// The flags with which workers open the same store.
     pub(super) flags: Vec<String>,
-    /// Where ledgers are, and the store if it is our own.
+    /// The folder of the ledgers, and of the store if the demo created it.
     pub(super) folder: TempDir,
 }
 
 impl DemoStore {
-    /// A store that was configured is not used, only one that was named for this very command: a demo must never surprise anybody.
+    /// Opens the store. A configured store is not used, only one on the command line: a demo must not write to a production store.
     pub(super) async fn open(ttl: Duration, global: &Global, output: &Output) -> Result<DemoStore, Failure> {
         let folder = tempfile::Builder::new().prefix("tenure-demo-").tempdir().map_err(|error| {
-            Failure::new(Code::Failed, format!("no temporary folder can be made: {error}"))
+            Failure::new(Code::Failed, format!("cannot create a temporary folder: {error}"))
         })?;
         let mut named = global.clone();
         if named.store.is_none() && named.endpoints.is_none() {
@@ -40,28 +40,28 @@ impl DemoStore {
             named.namespace = Some("demo".to_owned());
         } else {
             let parent = connect::decide(global)?.namespace.value;
-            // The folder's name is nobody else's.
-            let corner = folder.path().file_name().unwrap_or_default().to_string_lossy();
-            named.namespace = Some(format!("{parent}/{corner}"));
+            // The name of the temporary folder is unique, so the namespace is, too.
+            let unique = folder.path().file_name().unwrap_or_default().to_string_lossy();
+            named.namespace = Some(format!("{parent}/{unique}"));
         }
         let settings = connect::decide(&named)?;
         let namespace = settings.namespace.value.clone();
         let store = connect::open(&settings, output).await?;
-        let scene = DemoStore {
+        let opened = DemoStore {
             backend: store.info().kind.to_owned(),
             store,
             namespace,
             flags: flags(&named),
             folder,
         };
-        scene.check(ttl)?;
-        Ok(scene)
+        opened.check(ttl)?;
+        Ok(opened)
     }
 
-    /// Whether such leases can be had and held.
+    /// Checks that the store can be shared and grants leases of this TTL.
     fn check(&self, ttl: Duration) -> Result<(), Failure> {
         if self.store.info().kind == "memory" {
-            return Err(Failure::usage("a store in memory is for one process, and the demo has several")
+            return Err(Failure::usage("a memory store is for one process, and the demo has several")
                 .hint("leave --store out, or use a file or etcd"));
         }
         self.store.info().limits.grant_ttl(ttl)?;
@@ -73,20 +73,20 @@ impl DemoStore {
         }
     }
 
-    /// Removes everything that was put into the store, and closes it. The folder goes with this.
+    /// Deletes the keys of the demo and closes the store. The folder is removed on drop.
     pub(super) async fn close(&self) {
         let everything = Layout::new(&self.namespace).everything();
-        let tidying = async {
+        let cleanup = async {
             if let Err(error) = self.store.delete(everything).await {
-                tracing::warn!(namespace = %self.namespace, %error, "the demo could not be tidied up");
+                tracing::warn!(namespace = %self.namespace, %error, "demo keys not deleted");
             }
             self.store.close().await;
         };
-        let _ = tokio::time::timeout(TIDY_WITHIN, tidying).await;
+        let _ = tokio::time::timeout(CLEANUP_TIMEOUT, cleanup).await;
     }
 }
 
-/// The flags that name the same store to another process.
+/// The flags with which another process opens the same store.
 fn flags(global: &Global) -> Vec<String> {
     let named = [
         ("--store", &global.store),

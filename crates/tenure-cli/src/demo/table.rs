@@ -1,14 +1,14 @@
-//! Who runs how many tasks, drawn anew whenever that changes; only a terminal shows it.
+//! A live table of the tasks per worker, on a terminal only.
 
 use std::io::Write;
 use std::sync::Mutex;
 
 use crate::output::Output;
 
-/// How wide the bar of a worker is that has everything.
+/// The width of the bar of a worker that runs all tasks.
 const WIDTH: usize = 60;
 
-/// The picture.
+/// A table that is redrawn in place.
 pub(super) struct LiveTable<'a> {
     output: &'a Output,
     tasks: usize,
@@ -20,7 +20,7 @@ impl<'a> LiveTable<'a> {
         LiveTable { output, tasks, shown: Mutex::new(Vec::new()) }
     }
 
-    /// Draws how many each has; none is dead.
+    /// Draws the number of tasks of each worker; `None` for a killed one. Redraws only after a change, so that the terminal does not flicker.
     pub(super) fn show<'w>(&self, workers: impl Iterator<Item = (&'w str, Option<usize>)>) {
         if !self.output.has_status() {
             return;
@@ -34,7 +34,7 @@ impl<'a> LiveTable<'a> {
         }
     }
 
-    /// Says something above the picture.
+    /// Prints a note above the table.
     pub(super) fn note(&self, text: &str, output: &Output) {
         let shown = self.lock();
         self.erase(&shown);
@@ -42,7 +42,7 @@ impl<'a> LiveTable<'a> {
         self.draw(&shown);
     }
 
-    /// The picture stays as it is, and nothing is drawn over it.
+    /// Leaves the table on the screen and stops redrawing it.
     pub(super) fn end(&self) {
         self.lock().clear();
     }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_as_long_as_the_share() {
+    fn bar_is_proportional_to_tasks() {
         assert_eq!(line("node-1", Some(500), 1_000), format!("  node-1      500 {}", "█".repeat(30)));
         assert_eq!(line("node-2", Some(0), 1_000), "  node-2        0 ");
         assert_eq!(line("node-3", None, 1_000), "  node-3   killed");

@@ -1,4 +1,4 @@
-//! A worker of the demo, in a process of its own: runs tasks that do nothing but write down when they ran, and stands for election.
+//! A worker process of the demo: runs tasks that only record when they ran, and is a candidate in the demo's election.
 
 use std::io;
 use std::path::Path;
@@ -20,25 +20,25 @@ use crate::connect;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
-/// What all workers of a demo are candidates for.
+/// The election in which all workers of a demo are candidates.
 pub(super) const ELECTION: &str = "demo";
 
-/// How often a worker looks whether it has more than its share. The usual quarter of an hour is longer than anybody watches.
+/// The interval of the balancer. The default of a quarter of an hour is longer than the whole demo.
 const BALANCE_EVERY: Duration = Duration::from_secs(1);
 
-/// More than this part of the share is given away: nobody is to have more than the ceiling of the mean.
+/// A worker releases what exceeds this part of its share: with 100 %, no worker keeps more than the ceiling of the mean.
 const THRESHOLD_PERCENT: u64 = 100;
 
-/// How long its end may take.
+/// The time limit of the shutdown.
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Printed when it takes tasks.
+/// The first line of output: the worker claims tasks.
 #[derive(Serialize, Deserialize)]
 pub(super) struct WorkerJoined {
     pub(super) joined: bool,
 }
 
-/// Works until stdin ends.
+/// Runs the worker until stdin ends.
 pub(crate) async fn run(
     node: &str,
     ledger: &Path,
@@ -50,8 +50,8 @@ pub(crate) async fn run(
     let settings = connect::decide(global)?;
     let namespace = settings.namespace.value.clone();
     let id = NodeId::parse(node).map_err(|error| failed(error.to_string()))?;
-    let writer = LedgerWriter::open(ledger)
-        .map_err(|error| failed(format!("the ledger cannot be written: {error}")))?;
+    let writer =
+        LedgerWriter::open(ledger).map_err(|error| failed(format!("cannot write the ledger: {error}")))?;
     let store = connect::open(&settings, output).await?;
     let session =
         Session::options().ttl(ttl).open(store.clone()).map_err(|error| Failure::usage(error.to_string()))?;
@@ -65,7 +65,7 @@ pub(crate) async fn run(
     let worker = tenure
         .worker(id)
         .handle_any(handler)
-        // The demo kills workers, and no task is to blame for it.
+        // The demo kills workers on purpose, so a lost claim is no fault of its task.
         .lost_claims_max(None)
         .balancer(even)
         .rebalance_every(BALANCE_EVERY)
@@ -81,8 +81,8 @@ pub(crate) async fn run(
     tokio::select! {
         biased;
         _ = stdin_ended => {}
-        end = worker.finished() => return Err(failed(format!("the node has ended: {end:?}"))),
-        led = leading => return Err(failed(format!("nobody leads any more: {led:?}"))),
+        end = worker.finished() => return Err(failed(format!("the worker has ended: {end:?}"))),
+        led = leading => return Err(failed(format!("the campaign has ended: {led:?}"))),
     }
     worker.shutdown().timeout(LEAVE_WITHIN).await.map_err(|error| failed(error.to_string()))?;
     let _ = tokio::time::timeout(LEAVE_WITHIN, session.close()).await;
@@ -90,27 +90,28 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// As [`Fair`], but nothing is kept because nobody else took it for a while: here everybody can run everything, so whoever left a task was only
-/// slow, as processes are on a machine that has other things to do.
+/// [`Fair`] without its memory of released tasks that no peer claimed. In the demo every worker can run every task, so such a peer was only slow:
+/// the host is busy with all the workers.
 struct EvenBalancer {
-    taking: Fair,
-    fresh: Fair,
+    claims: Fair,
+    releases: Fair,
 }
 
 impl EvenBalancer {
     fn new() -> Result<EvenBalancer, InvalidThreshold> {
-        let fresh = Fair::new().threshold_percent(THRESHOLD_PERCENT)?;
-        Ok(EvenBalancer { taking: fresh.clone(), fresh })
+        let releases = Fair::new().threshold_percent(THRESHOLD_PERCENT)?;
+        Ok(EvenBalancer { claims: releases.clone(), releases })
     }
 }
 
 impl Balancer for EvenBalancer {
     fn claim(&mut self, offer: &Claimable<'_>, cluster: &ClusterLoad<'_>) -> ClaimDecision {
-        self.taking.claim(offer, cluster)
+        self.claims.claim(offer, cluster)
     }
 
     fn release(&mut self, cluster: &ClusterLoad<'_>) -> Vec<Release> {
-        self.fresh.clone().release(cluster)
+        // A copy forgets what it released, so each decision starts without history.
+        self.releases.clone().release(cluster)
     }
 
     fn name(&self) -> &'static str {
@@ -118,13 +119,13 @@ impl Balancer for EvenBalancer {
     }
 }
 
-/// Runs until it is told to stop, and writes down both.
+/// Runs until the task is stopped, and records the begin and the end.
 async fn run_task(task: &Task, writer: &LedgerWriter) -> Result<Outcome, TaskError> {
     let entry =
         |mark| LedgerEntry { mark, task: task.id().to_string(), token: task.token().0.0, at_ns: now_ns() };
-    let unwritten = |error| format!("the ledger cannot be written: {error}");
-    writer.write(&entry(LedgerMark::Begin)).map_err(unwritten)?;
+    let not_written = |error| format!("cannot write the ledger: {error}");
+    writer.write(&entry(LedgerMark::Begin)).map_err(not_written)?;
     task.stopped().await;
-    writer.write(&entry(LedgerMark::End)).map_err(unwritten)?;
+    writer.write(&entry(LedgerMark::End)).map_err(not_written)?;
     Ok(Outcome::Release)
 }

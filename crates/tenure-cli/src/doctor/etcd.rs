@@ -1,4 +1,4 @@
-//! An etcd cluster from outside: can it be reached and trusted, who are its members, what is known to be wrong with it.
+//! The checks of an etcd cluster: connection, TLS, permissions, members, space and known defects.
 
 use tenure::store::{StoreUrl, Transport};
 use tenure_etcd::{
@@ -9,7 +9,7 @@ use super::{DoctorCheck, round_trip};
 use crate::connect::{self, ConnectSettings};
 use crate::failure::{Code, Failure};
 
-pub(super) async fn look(
+pub(super) async fn check(
     url: &StoreUrl,
     endpoints: &[String],
     security: Transport,
@@ -50,7 +50,7 @@ pub(super) async fn look(
     client.close().await;
 }
 
-/// The check that failed. What was not reached is not reported as ok: TLS and sign-in are known only after a connection.
+/// The failed check. TLS and sign-in are not reported as ok, because without a connection they are unknown.
 fn not_connected(
     error: Error,
     url: &StoreUrl,
@@ -59,7 +59,7 @@ fn not_connected(
 ) -> Vec<DoctorCheck> {
     let (tls_failed, auth_failed) = (matches!(error, Error::Tls { .. }), matches!(error, Error::Denied(_)));
     let mut checks = Vec::new();
-    // In the clear and without a user are facts of the configuration.
+    // A plain address and a missing user are known from the configuration.
     if security == Transport::Plain && !tls_failed {
         checks.push(tls(url, security));
     }
@@ -75,9 +75,9 @@ fn not_connected(
     checks
 }
 
-/// Whether this user may read and write in the namespace, which is all that every command needs.
+/// Whether this user may read and write in the namespace. No command needs more.
 ///
-/// The write is part of a transaction whose condition is never true: the server checks the permission and changes nothing.
+/// The writes are in a transaction with a condition that is never true: the server checks the permission and changes nothing.
 async fn access(client: &Client, namespace: &str) -> DoctorCheck {
     let prefix = format!("/{}/", namespace.trim_matches('/'));
     let end = format!("{}0", prefix.trim_end_matches('/'));
@@ -103,16 +103,16 @@ async fn access(client: &Client, namespace: &str) -> DoctorCheck {
     }
 }
 
-/// Where commands write, below the prefix of the namespace.
+/// The prefixes that commands write to, below that of the namespace.
 const WRITTEN: &[&str] = &["", "locks/", "elections/", "nodes/", "tasks/", "registry/", "once/"];
 
-/// etcd's gRPC proxy renews leases by its own schedule and answers many renewals with one: a short lease is lost behind it.
+/// Detects etcd's gRPC proxy. It renews leases on its own schedule and merges renewals, so a lease with a short TTL is lost behind it.
 async fn proxy(client: &Client) -> Option<DoctorCheck> {
     let is_proxy = client.is_grpc_proxy().await.unwrap_or(false);
     is_proxy.then(|| {
         DoctorCheck::warn(
             "proxy",
-            "etcd's gRPC proxy answers here, which delays renewals: leases with a short TTL are lost",
+            "the endpoint is etcd's gRPC proxy, which delays renewals: leases with a short TTL are lost",
             "name the members themselves with --endpoints, or use a --ttl of 15s or more",
         )
     })
@@ -126,7 +126,7 @@ fn tls(url: &StoreUrl, security: Transport) -> DoctorCheck {
         }
         Transport::Plain => DoctorCheck::warn(
             "tls",
-            "in the clear over a network: whoever listens reads keys, values and passwords",
+            "in the clear over a network: keys, values and passwords can be read on the way",
             "use etcds:// with --cacert",
         ),
     }
@@ -139,8 +139,8 @@ fn auth(url: &StoreUrl, settings: &ConnectSettings) -> DoctorCheck {
         None if connect::is_loopback(url) => DoctorCheck::ok("auth", "off, on this machine only"),
         None => DoctorCheck::warn(
             "auth",
-            "off: whoever reaches the cluster can change everything in it",
-            "turn authentication on at the server, then use --user and --password-file",
+            "off: every client that reaches the cluster can change everything in it",
+            "enable authentication at the server, then use --user and --password-file",
         ),
     }
 }
@@ -150,7 +150,7 @@ fn version(status: &Status) -> Vec<DoctorCheck> {
         return vec![DoctorCheck::warn(
             "server",
             format!("etcd {}", status.version_text),
-            "its version cannot be read",
+            "check whether this is an etcd: its version is unknown",
         )];
     };
     let defects = known_defects(version);
@@ -161,7 +161,7 @@ fn version(status: &Status) -> Vec<DoctorCheck> {
         )];
     }
     let warn = |defect: &tenure_etcd::Defect| {
-        let next = format!("upgrade; repaired in {}", defect.fixed_in);
+        let next = format!("upgrade; fixed in {}", defect.fixed_in);
         DoctorCheck::warn("server", format!("etcd {version}: {}", defect.what), next)
     };
     defects.iter().map(warn).collect()
@@ -170,7 +170,7 @@ fn version(status: &Status) -> Vec<DoctorCheck> {
 async fn members(client: &Client, status: &Status) -> DoctorCheck {
     if status.leader.is_none() {
         let failure = Failure::new(Code::Unavailable, "the cluster has no leader")
-            .hint("bring a majority of its members back; until then nothing can be written");
+            .hint("start a majority of its members; until then the cluster accepts no writes");
         return DoctorCheck::fail("members", failure);
     }
     let members = match client.members().await {
@@ -180,13 +180,13 @@ async fn members(client: &Client, status: &Status) -> DoctorCheck {
     let voters = members.iter().filter(|member| !member.is_learner).count();
     let learners = members.len() - voters;
     let quorum = voters / 2 + 1;
-    let learners = if learners > 0 { format!(" and {learners} that only follow") } else { String::new() };
+    let learners = if learners > 0 { format!(" and {learners} learners") } else { String::new() };
     let spare = voters - quorum;
     let detail = format!("{voters} voting{learners}; {quorum} must be alive, so {spare} may fail");
     if status.is_learner {
         return DoctorCheck::warn(
             "members",
-            format!("{detail}; the one that answered only follows"),
+            format!("{detail}; the connected member is a learner"),
             "add the others to --endpoints",
         );
     }
@@ -194,7 +194,7 @@ async fn members(client: &Client, status: &Status) -> DoctorCheck {
         return DoctorCheck::warn(
             "members",
             detail,
-            "use an odd number: an even one survives no more failures",
+            "use an odd number: one more member tolerates no more failures",
         );
     }
     DoctorCheck::ok("members", detail)
@@ -210,8 +210,8 @@ async fn space(client: &Client, status: &Status) -> DoctorCheck {
     match client.alarms().await {
         Err(error) => DoctorCheck::warn(
             "space",
-            format!("{detail}; its alarms cannot be seen: {error}"),
-            "let a user with the root role run `tenure doctor`",
+            format!("{detail}; its alarms cannot be read: {error}"),
+            "run `tenure doctor` as a user with the root role",
         ),
         Ok(alarms) if alarms.is_empty() => DoctorCheck::ok("space", detail),
         Ok(alarms) => {

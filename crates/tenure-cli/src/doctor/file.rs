@@ -1,4 +1,4 @@
-//! The file store from outside: its folder, its file system, its format.
+//! The checks of a file store: its folder, its file system and its format.
 //!
 //! **Invariant**: called before the engine has opened the file in this process. Closing any descriptor of the file would drop
 //! the locks that SQLite holds on it.
@@ -10,14 +10,14 @@ use std::path::Path;
 
 use super::DoctorCheck;
 
-pub(super) fn look(path: &Path) -> Vec<DoctorCheck> {
+pub(super) fn checks(path: &Path) -> Vec<DoctorCheck> {
     let mut checks = Vec::new();
     let folder = path.parent().unwrap_or(Path::new("/"));
     match folder.metadata() {
         Ok(metadata) => checks.push(mode(folder, &metadata)),
         Err(_) => checks.push(DoctorCheck::ok(
             "folder",
-            format!("{} does not exist, so nothing was stored there yet", folder.display()),
+            format!("{} does not exist, so there is no store yet", folder.display()),
         )),
     }
     checks.extend(folder.ancestors().find(|folder| folder.exists()).and_then(file_system));
@@ -33,12 +33,12 @@ fn mode(folder: &Path, metadata: &Metadata) -> DoctorCheck {
     }
     DoctorCheck::warn(
         "folder",
-        format!("{detail}: others can look into it"),
+        format!("{detail}: other users can read it"),
         format!("chmod 700 {}", folder.display()),
     )
 }
 
-/// File systems by the number the kernel gives them (`man 2 statfs`); those that reach beyond one kernel are refused by the engine.
+/// File systems by their magic number (`man 2 statfs`). The engine refuses those that several hosts share.
 const KNOWN: [(i64, &str); 12] = [
     (0xef53, "ext"),
     (0x5846_5342, "xfs"),
@@ -57,7 +57,7 @@ const KNOWN: [(i64, &str); 12] = [
 #[cfg(target_os = "linux")]
 fn file_system(folder: &Path) -> Option<DoctorCheck> {
     let kind = rustix::fs::statfs(folder).ok()?.f_type;
-    // Narrower on some machines than on others.
+    // The type of this field differs between platforms.
     #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
     let kind = kind as i64;
     let name = KNOWN.iter().find(|(number, _)| *number == kind & 0xffff_ffff).map(|(_, name)| *name);
@@ -70,8 +70,8 @@ fn file_system(folder: &Path) -> Option<DoctorCheck> {
         ),
         Some("tmpfs") => DoctorCheck::warn(
             "disk",
-            "the file system is tmpfs: everything is gone after a reboot",
-            "move the store to a disk with --store file:///path/store.db, unless that is meant",
+            "the file system is tmpfs: the store is lost at a reboot",
+            "move the store to a disk with --store file:///path/store.db, unless that is intended",
         ),
         _ => DoctorCheck::ok("disk", format!("the file system is {shown}")),
     })
@@ -85,14 +85,14 @@ fn file_system(_folder: &Path) -> Option<DoctorCheck> {
 /// "TENU", in SQLite's header.
 const APPLICATION_ID: u32 = 0x5445_4e55;
 
-/// SQLite keeps our mark and our format at fixed places of the file's first page.
+/// Checks the format. SQLite stores the application id and the format at fixed offsets of the first page.
 fn format(path: &Path) -> Option<DoctorCheck> {
     let metadata = path.metadata().ok()?;
     if metadata.is_file() && metadata.len() == 0 {
         return Some(DoctorCheck::ok("format", format!("{} is new", path.display())));
     }
     let mut header = [0; 100];
-    // A pipe is not opened: that would wait for somebody to write. What is too short for a header is left as zeros, which are none.
+    // A pipe is not opened, because that would wait for a writer. For a file shorter than a header, the zeros fail the check below.
     if metadata.is_file() {
         let _ = File::open(path).ok()?.read_exact(&mut header);
     }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_others_can_enter_is_warned_of() {
+    fn folder_open_to_others_is_warned() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         for (bits, state) in [(0o700, CheckState::Ok), (0o750, CheckState::Warn), (0o701, CheckState::Warn)] {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_store_is_warned_of() {
+    fn foreign_file_is_warned() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.db");
         assert!(format(&path).is_none());

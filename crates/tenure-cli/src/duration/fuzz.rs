@@ -1,4 +1,4 @@
-//! Fuzz target: a duration that is read can be said, and what is said can be read.
+//! Fuzz target: a parsed duration can be formatted, and the text can be parsed again.
 
 use std::time::Duration;
 
@@ -10,10 +10,9 @@ fn duration(bytes: &[u8]) -> String {
         Ok(duration) => {
             assert_eq!(parse(&in_full(duration)), Ok(duration), "{text:?}");
             let shown = format(duration);
-            // Parts may add up to more milliseconds than one part can say.
+            // The sum of the parts may be larger than one part can be.
             if u64::try_from(duration.as_millis()).is_ok() {
-                let again =
-                    parse(&shown).unwrap_or_else(|bad| panic!("{shown:?} is said and not read: {bad}"));
+                let again = parse(&shown).unwrap_or_else(|bad| panic!("{shown:?} is not parsed: {bad}"));
                 assert!(again <= duration, "{shown} is more than {duration:?}");
                 assert_eq!(format(again), shown);
             }
@@ -35,7 +34,7 @@ fn duration(bytes: &[u8]) -> String {
     }
 }
 
-/// All of it, in parts of which each can be read.
+/// The whole duration, in parts that can each be parsed.
 fn in_full(duration: Duration) -> String {
     let (ms, days) = (duration.as_millis() % 86_400_000, duration.as_millis() / 86_400_000);
     let day_max = u128::from(u64::MAX / 86_400_000);

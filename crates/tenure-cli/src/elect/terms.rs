@@ -22,7 +22,7 @@ enum TermExit {
     /// Leadership was lost.
     Lost(LossReason),
     /// A step-down was requested.
-    Dismissed(StepDownRequest),
+    Dismissed(Box<StepDownRequest>),
     /// Leadership was lost before the command was started.
     NotBegun,
 }
@@ -133,7 +133,7 @@ impl ElectionSubject<'_> {
                 }
                 if is_last {
                     let message = format!("'{name}' {why}, {and_then}");
-                    let hint = format!("see who leads with `tenure election show {name}`");
+                    let hint = format!("see the leader with `tenure election show {name}`");
                     context.output.failure(&Failure::new(Code::Lost, message).hint(hint));
                     return Ok(Some(ExitCode::from(context.args.lost)));
                 }
@@ -155,7 +155,7 @@ impl TermResult {
         let last = outcome.is_signaled.then(|| outcome.exit_code());
         let end = match recalled {
             _ if outcome.is_lost => TermExit::Lost(loss.unwrap_or(LossReason::Lapsed)),
-            Some(dismissal) if outcome.is_stopped => TermExit::Dismissed(dismissal),
+            Some(dismissal) if outcome.is_stopped => TermExit::Dismissed(Box::new(dismissal)),
             // The request came after the end of the command.
             Some(_) | None => TermExit::Done(outcome.exit_code()),
         };
@@ -169,7 +169,7 @@ async fn hold(term: &Term, signals: &mut Signals) -> TermResult {
         biased;
         lost = term.lost() => TermExit::Lost(lost.reason),
         _ = signals.next_end() => TermExit::Done(0),
-        dismissal = term.step_down_requested() => TermExit::Dismissed(dismissal),
+        dismissal = term.step_down_requested() => TermExit::Dismissed(Box::new(dismissal)),
     };
     TermResult { end, last: None }
 }

@@ -20,15 +20,15 @@ pub(super) struct ElectionRow {
     pub(super) candidates: Vec<CandidateRow>,
 }
 
-/// Who leads.
+/// A leader.
 #[derive(Serialize)]
 pub(super) struct LeaderRow {
     #[serde(flatten)]
-    pub(super) person: CandidateRow,
+    pub(super) candidate: CandidateRow,
     pub(super) remaining_seconds: Option<f64>,
 }
 
-/// One who leads or wants to.
+/// A leader or a candidate.
 #[derive(Serialize)]
 pub(super) struct CandidateRow {
     candidate: String,
@@ -43,10 +43,11 @@ pub(super) struct CandidateRow {
     user: Option<String>,
     priority: i32,
     lease: String,
-    pub(super) asked: Option<StepDownRow>,
+    #[serde(rename = "asked")]
+    pub(super) step_down: Option<StepDownRow>,
 }
 
-/// What somebody asks of it.
+/// A request to step down.
 #[derive(Serialize)]
 pub(super) struct StepDownRow {
     by: String,
@@ -58,10 +59,10 @@ impl ElectionRow {
     pub(super) fn new(view: &ElectionSnapshot, left: &BTreeMap<LeaseId, Duration>) -> ElectionRow {
         let leader = view.leader.as_ref().map(|leader| LeaderRow {
             remaining_seconds: left.get(&leader.place.lease).map(Duration::as_secs_f64),
-            person: CandidateRow::leading(leader, &view.candidates),
+            candidate: CandidateRow::leading(leader, &view.candidates),
         });
         let candidate =
-            |one: &Candidate| CandidateRow::new(one.place, one.token, &one.record, &view.candidates);
+            |other: &Candidate| CandidateRow::new(other.place, other.token, &other.record, &view.candidates);
         ElectionRow {
             name: view.name.to_string(),
             leader,
@@ -71,7 +72,7 @@ impl ElectionRow {
 }
 
 impl CandidateRow {
-    /// One by itself, whom nobody is known to ask anything.
+    /// A leader by itself; the name of a requested successor is not resolved.
     pub(super) fn of(leader: &Leader) -> CandidateRow {
         CandidateRow::leading(leader, &[])
     }
@@ -93,7 +94,7 @@ impl CandidateRow {
             user: Some(record.user.clone()).filter(|user| !user.is_empty()),
             priority: record.priority,
             lease: place.lease.to_string(),
-            asked: record.asked.as_ref().map(|ask| StepDownRow::new(ask, others)),
+            step_down: record.asked.as_ref().map(|request| StepDownRow::new(request, others)),
         }
     }
 
@@ -105,21 +106,21 @@ impl CandidateRow {
 }
 
 impl StepDownRow {
-    fn new(ask: &StepDownRecord, others: &[Candidate]) -> StepDownRow {
-        let (what, to) = match &ask.heir {
+    fn new(request: &StepDownRecord, others: &[Candidate]) -> StepDownRow {
+        let (what, to) = match &request.heir {
             None => ("resign", None),
-            Some(heir) => {
-                let named = others.iter().find(|other| other.place.to_string() == *heir);
-                ("transfer", Some(named.map_or_else(|| heir.clone(), |other| other.record.candidate.clone())))
+            Some(key) => {
+                let named = others.iter().find(|other| other.place.to_string() == *key);
+                ("transfer", Some(named.map_or_else(|| key.clone(), |other| other.record.candidate.clone())))
             }
         };
-        StepDownRow { by: ask.by.clone(), what, to }
+        StepDownRow { by: request.by.clone(), what, to }
     }
 
     pub(super) fn describe(&self) -> String {
         match &self.to {
-            None => format!("{} asks the leader to resign", self.by),
-            Some(to) => format!("{} asks the leader to hand over to {to}", self.by),
+            None => format!("{} requests that the leader resigns", self.by),
+            Some(to) => format!("{} requests that the leader hands over to {to}", self.by),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! `election resign` and `election transfer`: asking a leader to go, and waiting until it has.
+//! `election resign` and `election transfer`: requests a step-down, and waits until the leader has stepped down.
 //!
-//! The leader stops its work before it goes, so this takes as long as its work takes to stop.
+//! The leader stops its work before it resigns, so the wait lasts as long as that stop.
 
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ pub(super) async fn resign(
         && token != leader.token
     {
         let message =
-            format!("'{name}' is led by {}, not by the one with fence {token}", leader_name(&leader));
+            format!("'{name}' is led by {}, not by the leader with token {token}", leader_name(&leader));
         return Err(Failure::new(Code::Conflict, message).hint(shown_by(name)));
     }
     match outcome(election.request_resign().of(&leader), &leader, name, args.timeout.wait).await? {
         Some(next) => report(name, &leader, next.as_deref(), output),
-        None => Err(declined(&leader, name, "it does not want to go")),
+        None => Err(declined(&leader, name, "it declines to resign")),
     }
 }
 
@@ -44,34 +44,35 @@ pub(super) async fn transfer(
     let candidates = std::mem::take(&mut view.candidates);
     let leader = leader(view, name)?;
     let token = args.token.map(|token| Token(Revision(token)));
-    let Some(heir) = heir(&candidates, &args.candidate, token, name)? else {
+    let Some(successor) = successor(&candidates, &args.candidate, token, name)? else {
         let is_meant =
             leader.record.candidate == args.candidate && token.is_none_or(|token| token == leader.token);
         if is_meant {
             output.note(&format!("'{name}' is led by {} already", leader_name(&leader)));
             return report(name, &leader, Some(&leader), output);
         }
-        let message = format!("nobody waits to lead '{name}' who is called {}", args.candidate);
+        let message = format!("'{name}' has no candidate {}", args.candidate);
         return Err(Failure::new(Code::NotFound, message).hint(shown_by(name)));
     };
-    if let Some(above) = above(heir, &candidates) {
+    if let Some(above) = above(successor, &candidates) {
         let message = format!(
-            "{} waits with priority {}, so {} would not lead '{name}' for an instant",
+            "{} waits with priority {}, so {} would never lead '{name}'",
             above.record.candidate, above.record.priority, args.candidate
         );
         return Err(Failure::new(Code::Conflict, message)
-            .hint(format!("hand over to the one with the highest priority; {}", shown_by(name))));
+            .hint(format!("hand over to the candidate with the highest priority; {}", shown_by(name))));
     }
-    let request = election.request_transfer(args.candidate.as_str()).of(&leader).to(heir);
+    let request = election.request_transfer(args.candidate.as_str()).of(&leader).to(successor);
     match outcome(request, &leader, name, args.timeout.wait).await? {
-        Some(Some(next)) if next.token == heir.token => report(name, &leader, Some(&next), output),
+        Some(Some(next)) if next.token == successor.token => report(name, &leader, Some(&next), output),
         Some(next) => {
-            let by = next.as_deref().map_or("nobody".to_owned(), leader_name);
-            let message = format!("{} has gone, but '{name}' is led by {by} now", leader_name(&leader));
+            let by = next.as_deref().map_or("no candidate".to_owned(), leader_name);
+            let message =
+                format!("{} has stepped down, but '{name}' is led by {by} now", leader_name(&leader));
             Err(Failure::new(Code::Conflict, message).hint(shown_by(name)))
         }
         None => {
-            let why = format!("it does not want to, or {} has gone", args.candidate);
+            let why = format!("it declines to hand over, or {} is no longer a candidate", args.candidate);
             Err(declined(&leader, name, &why))
         }
     }
@@ -79,38 +80,39 @@ pub(super) async fn transfer(
 
 fn leader(view: ElectionSnapshot, name: &ElectionName) -> Result<Leader, Failure> {
     view.leader.ok_or_else(|| {
-        Failure::new(Code::NotFound, format!("nobody leads '{name}'"))
-            .hint("list what is led with `tenure election ls`")
+        Failure::new(Code::NotFound, format!("'{name}' has no leader"))
+            .hint("list the elections with a leader with `tenure election ls`")
     })
 }
 
-/// The candidate that is meant; none if nobody is called so.
-fn heir<'a>(
+/// The candidate with this name; `None` if there is none.
+fn successor<'a>(
     candidates: &'a [Candidate],
-    called: &str,
+    wanted: &str,
     token: Option<Token>,
     name: &ElectionName,
 ) -> Result<Option<&'a Candidate>, Failure> {
     let mut meant = candidates.iter().filter(|candidate| {
-        candidate.record.candidate == called && token.is_none_or(|token| token == candidate.token)
+        candidate.record.candidate == wanted && token.is_none_or(|token| token == candidate.token)
     });
     let (first, others) = (meant.next(), meant.count());
     if others > 0 {
-        let message = format!("{} of those who wait to lead '{name}' are called {called}", others + 1);
+        let message = format!("'{name}' has {} candidates with the name {wanted}", others + 1);
         return Err(Failure::new(Code::Conflict, message)
             .hint(format!("choose one with --token; {}", shown_by(name))));
     }
     Ok(first)
 }
 
-/// One to whom the heir would give way at once: of a higher priority, and behind it. Those before it are passed over.
-fn above<'a>(heir: &Candidate, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
-    let is_above =
-        |other: &&Candidate| other.token > heir.token && other.record.priority > heir.record.priority;
+/// A candidate behind the successor with a higher priority: the successor would hand over to it immediately. A transfer skips the candidates in front.
+fn above<'a>(successor: &Candidate, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
+    let is_above = |other: &&Candidate| {
+        other.token > successor.token && other.record.priority > successor.record.priority
+    };
     candidates.iter().find(is_above)
 }
 
-/// Sends a request, and waits for the next leader, if there is one; none if the leader declined.
+/// Sends a request, and waits until the leader has stepped down. Returns the next leader, if there is one; `None` if the leader declined.
 async fn outcome(
     request: StepDown,
     leader: &Leader,
@@ -123,35 +125,39 @@ async fn outcome(
         Err(StepDownError::NoLeader) => Err(overtaken(leader, name)),
         Err(StepDownError::Timeout { .. }) => {
             let message =
-                format!("'{name}' is still led by {}, {wait:?} after it was asked", leader_name(leader));
-            Err(Failure::new(Code::TimedOut, message)
-                .hint(format!("it was asked and may yet go; wait longer with --wait, or {}", shown_by(name))))
+                format!("'{name}' is still led by {}, {wait:?} after the request", leader_name(leader));
+            Err(Failure::new(Code::TimedOut, message).hint(format!(
+                "the leader may still step down; wait longer with --wait, or {}",
+                shown_by(name)
+            )))
         }
         Err(error) => Err(request_failed(error, name)),
     }
 }
 
 fn overtaken(leader: &Leader, name: &ElectionName) -> Failure {
-    let message = format!("{} does not lead '{name}' any more, so nothing was asked", leader_name(leader));
-    Failure::new(Code::Conflict, message).hint(format!("look again: {}", shown_by(name)))
+    let message = format!("{} no longer leads '{name}', so no request was sent", leader_name(leader));
+    Failure::new(Code::Conflict, message).hint(format!("find the new leader: {}", shown_by(name)))
 }
 
 fn declined(leader: &Leader, name: &ElectionName, why: &str) -> Failure {
-    let message = format!("{} goes on leading '{name}': {why}", leader_name(leader));
+    let message = format!("{} still leads '{name}': {why}", leader_name(leader));
     Failure::new(Code::Conflict, message).hint(shown_by(name))
 }
 
 fn request_failed(error: StepDownError, name: &ElectionName) -> Failure {
     match error {
         StepDownError::Store(error) => {
-            Failure::from(error).while_doing(&format!("the leader of '{name}' was not asked"))
+            Failure::from(error).while_doing(&format!("the request to the leader of '{name}' was not sent"))
         }
-        error => Failure::new(Code::Failed, format!("the leader of '{name}' was not asked: {error}"))
-            .hint(shown_by(name)),
+        error => {
+            Failure::new(Code::Failed, format!("the request to the leader of '{name}' was not sent: {error}"))
+                .hint(shown_by(name))
+        }
     }
 }
 
-/// Says who led and who leads.
+/// Prints the former and the new leader.
 fn report(
     name: &ElectionName,
     former: &Leader,

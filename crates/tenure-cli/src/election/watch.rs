@@ -1,4 +1,4 @@
-//! `election watch`: who leads, then every change, one on a line, flushed, until Ctrl-C or `--count`.
+//! `election watch`: prints the leader, then every change, one per line, flushed, until Ctrl-C or `--count`.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::output::Output;
 pub(crate) struct ElectionWatchArgs {
     /// The election's name.
     pub(super) name: String,
-    /// End after this many changes; who leads at the beginning is none.
+    /// End after this many changes; the leader at the beginning does not count.
     #[arg(long, value_name = "N")]
     count: Option<NonZeroU64>,
-    /// End with 8 if that takes longer.
+    /// End with exit code 8 after this time.
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     wait: Option<Duration>,
 }
@@ -39,7 +39,7 @@ pub(super) async fn watch(
         None => following.await,
         Some(wait) => tokio::time::timeout(wait, following).await.unwrap_or_else(|_| {
             Err(Failure::new(Code::TimedOut, format!("not enough changes within {wait:?}"))
-                .hint("wait longer with --wait, or see who leads with `tenure election show`"))
+                .hint("wait longer with --wait, or see the leader with `tenure election show`"))
         }),
     }
 }

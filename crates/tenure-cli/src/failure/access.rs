@@ -1,4 +1,4 @@
-//! What to change when a store refuses a client, or a client a server: the flag for TLS, the grant for a permission.
+//! Hints for refused access: the flag for a TLS failure, the etcdctl command for a missing permission.
 
 use std::sync::OnceLock;
 
@@ -6,16 +6,16 @@ use tenure::store::{AccessKind, MissingGrant, TlsFailure};
 
 use super::{Code, Failure};
 
-/// The namespace of this process, for hints that name its prefix. Set where it is decided, before any store is opened.
+/// The namespace of this process, for hints with its prefix. Set before a store is opened.
 static NAMESPACE: OnceLock<String> = OnceLock::new();
 
-/// Notes the namespace for the hints of this process.
+/// Sets the namespace for the hints of this process.
 pub(crate) fn set_namespace(namespace: &str) {
-    // The first decision of a process is the one it acts upon.
+    // The first value stays: `doctor` and the demo read the settings more than once.
     let _ = NAMESPACE.set(namespace.trim_matches('/').to_owned());
 }
 
-/// The command that an administrator runs for this user.
+/// The hint with the command that grants the permission, for an administrator.
 pub(super) fn grant_hint(missing: &MissingGrant) -> String {
     hint(missing, NAMESPACE.get().map_or("NAMESPACE", String::as_str))
 }
@@ -35,11 +35,11 @@ fn hint(missing: &MissingGrant, namespace: &str) -> String {
         Some(range) => ("--prefix=true ", range.key.escape_ascii().to_string()),
     };
     format!(
-        "give a role of user {user} the grant: `etcdctl role grant-permission ROLE readwrite {scope}{key}`"
+        "grant the permission to a role of user {user}: `etcdctl role grant-permission ROLE readwrite {scope}{key}`"
     )
 }
 
-/// A failure of TLS, with the flag that changes it. It is no question of user and password.
+/// The failure of a TLS connection, with the flag that may help. User and password do not matter here.
 pub(super) fn tls_failure(endpoint: &str, failure: &TlsFailure) -> Failure {
     let host = endpoint.split_once("://").map_or(endpoint, |(_, host)| host);
     let (code, why, hint) = match failure {
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_grant_hint_is_the_command_that_grants_it() {
+    fn missing_grant_hint_is_the_command() {
         let missing = |access, key: &'static str, end: &'static str| MissingGrant {
             user: Some("ann".to_owned()),
             access,

@@ -324,7 +324,7 @@ impl HoldContext<'_> {
         self.not_acquired(&Failure::new(Code::NotAcquired, message).hint(hint))
     }
 
-    /// The failure of a start whose request the store did not queue in time, with the store's last error.
+    /// The failure of a start if the store did not queue the request in time, with the store's last error.
     fn not_queued(&self, name: &str, within: Duration) -> Failure {
         let what = format!("the store did not queue the request for '{name}' within {within:.1?}");
         match self.session.failure_since(self.begin_at) {

@@ -10,7 +10,7 @@ use crate::output::Output;
 
 #[derive(Args, Debug)]
 pub(crate) struct CompactArgs {
-    /// History up to here is forgotten, except what a read at this very revision needs.
+    /// The last revision to delete from the history. A read at this revision still works.
     #[arg(value_name = "REV", value_parser = parse_revision)]
     revision: Revision,
 }

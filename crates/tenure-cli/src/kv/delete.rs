@@ -18,7 +18,7 @@ pub(crate) struct DelArgs {
     /// Allow --prefix '', which deletes every key in the store, also those of other programs.
     #[arg(long, requires = "prefix", conflicts_with_all = ["raw_key", "raw_key_b64"])]
     all: bool,
-    /// Why; `tenure events` shows it.
+    /// The reason; `tenure events` shows it.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
@@ -30,7 +30,7 @@ impl DelArgs {
         self.target.selection()
     }
 
-    /// Refuses a deletion of many keys that was not confirmed, and one of all keys that was not meant.
+    /// Refuses an unconfirmed deletion of many keys, and a deletion of all keys without `--all`.
     pub(super) fn check(&self, output: &Output) -> Result<(), Failure> {
         self.selection()?;
         let Some(prefix) = self.target.prefix() else { return Ok(()) };
@@ -85,13 +85,13 @@ pub(super) async fn delete(
     }
     let reply = trail.delete(store, &select, record, output).await?;
     let Some(&OpReply::Delete { count: deleted }) = reply.results.first() else {
-        return Err(StoreError::Corrupt("a delete was not answered as one".into()).into());
+        return Err(StoreError::Corrupt("the reply to a delete is of another kind".into()).into());
     };
     if let Selection::Key(key) = &select
         && deleted == 0
     {
         return Err(Failure::new(Code::NotFound, format!("there is no key {}", escape(key)))
-            .hint("list what there is with `tenure kv range ''`"));
+            .hint("list the keys with `tenure kv range ''`"));
     }
     if output.is_json {
         return output.object(&DeleteReport {

@@ -1,4 +1,4 @@
-//! Reading values and transactions from stdin and files, without standing in the way of Ctrl-C.
+//! Reads values and transactions from stdin and files on a blocking thread, so that Ctrl-C still works.
 
 use std::fs::File;
 use std::io::{self, Read, stdin};
@@ -6,17 +6,17 @@ use std::path::PathBuf;
 
 use crate::failure::{Code, Failure};
 
-/// Where it is read from.
+/// The source of an input.
 pub(crate) enum InputSource {
     Stdin,
     File(PathBuf),
 }
 
-/// No engine takes more in one request than this; what is longer was named by mistake, and is not read into memory.
+/// No engine accepts a larger request. A larger file was named by mistake and is not read into memory.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 impl InputSource {
-    /// Reads all of it, on a thread that may wait for as long as a person types.
+    /// Reads all bytes. The thread may wait while a person types.
     pub(crate) async fn read(self) -> Result<Vec<u8>, Failure> {
         let reading = tokio::task::spawn_blocking(move || match self {
             InputSource::Stdin => read_all("stdin", stdin()),
@@ -25,7 +25,9 @@ impl InputSource {
                 read_all(&name, File::open(path).map_err(|error| unreadable(&name, &error))?)
             }
         });
-        reading.await.map_err(|error| Failure::new(Code::Failed, format!("reading broke off: {error}")))?
+        reading
+            .await
+            .map_err(|error| Failure::new(Code::Failed, format!("reading the input failed: {error}")))?
     }
 }
 
@@ -33,8 +35,8 @@ fn read_all(name: &str, reader: impl Read) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     reader.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| unreadable(name, &error))?;
     if u64::try_from(bytes.len()).is_ok_and(|len| len > BYTES_MAX) {
-        return Err(Failure::new(Code::Invalid, format!("{name} holds more than {BYTES_MAX} bytes"))
-            .hint("keep large things elsewhere and store their address"));
+        return Err(Failure::new(Code::Invalid, format!("{name} has more than {BYTES_MAX} bytes"))
+            .hint("store large data elsewhere, and its address here"));
     }
     Ok(bytes)
 }

@@ -1,4 +1,4 @@
-//! Keys, prefixes, leases and revisions as the command line gives them.
+//! Parses the keys, prefixes, leases and revisions of a command line.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,10 +15,10 @@ use crate::output::is_treacherous;
 /// One key, as text or as base64.
 #[derive(Args, Debug)]
 pub(super) struct KeyArg {
-    /// The key, taken literally.
+    /// The key, literally.
     #[arg(id = "raw_key", value_name = "KEY", required_unless_present = "raw_key_b64")]
     text: Option<String>,
-    /// The key in base64: for keys with control characters or bytes that are not text.
+    /// The key in base64, for keys with control characters or bytes that are not text.
     #[arg(long = "key-b64", id = "raw_key_b64", value_name = "BASE64", conflicts_with = "raw_key")]
     b64: Option<String>,
 }
@@ -28,7 +28,7 @@ impl KeyArg {
     pub(super) fn from_text(text: &OsStr) -> Result<KeyArg, Failure> {
         let text = text.to_str().ok_or_else(|| {
             Failure::usage("the key is not UTF-8 text")
-                .hint(format!("if you mean it: --key-b64 {}", STANDARD.encode(text.as_bytes())))
+                .hint(format!("for this key use --key-b64 {}", STANDARD.encode(text.as_bytes())))
         })?;
         Ok(KeyArg { text: Some(text.to_owned()), b64: None })
     }
@@ -55,10 +55,10 @@ impl KeyArg {
 /// A key, or every key under a prefix.
 #[derive(Args, Debug)]
 pub(super) struct KeyOrPrefix {
-    /// The key, taken literally.
+    /// The key, literally.
     #[arg(id = "raw_key", value_name = "KEY", required_unless_present_any = ["raw_key_b64", "prefix"])]
     text: Option<String>,
-    /// The key in base64: for keys with control characters or bytes that are not text.
+    /// The key in base64, for keys with control characters or bytes that are not text.
     #[arg(long = "key-b64", id = "raw_key_b64", value_name = "BASE64", conflicts_with_all = ["raw_key", "prefix"])]
     b64: Option<String>,
     /// Every key under this prefix, which ends in '/' or is ''.
@@ -67,7 +67,7 @@ pub(super) struct KeyOrPrefix {
 }
 
 impl KeyOrPrefix {
-    /// The prefix, if many keys are meant.
+    /// The prefix, if `--prefix` was given.
     pub(super) fn prefix(&self) -> Option<&str> {
         self.prefix.as_deref()
     }
@@ -83,38 +83,38 @@ impl KeyOrPrefix {
     }
 }
 
-/// A prefix, which ends in `/` or is empty, so that one name can never match another.
+/// A prefix. It ends in `/` or is empty, so that `/a` never selects `/ab`.
 pub(super) fn prefix(text: &str) -> Result<Selection, Failure> {
     if !text.is_empty() && !text.ends_with('/') {
         return Err(Failure::usage(format!(
-            "the prefix {text:?} does not end in '/', so it could match other names too"
+            "the prefix {text:?} does not end in '/', so it would also select longer names"
         ))
         .hint(format!("use '{text}/', or '' for every key")));
     }
     Ok(Selection::prefix(plain(text)?))
 }
 
-/// Text without control characters, which are mistakes far more often than names.
+/// Text without control characters, which are far more often a mistake than a name.
 fn plain(text: &str) -> Result<Vec<u8>, Failure> {
     match text.chars().find(|&c| is_treacherous(c)) {
         None => Ok(text.as_bytes().to_vec()),
-        Some(c) => Err(Failure::usage(format!("the key {text:?} holds a control character ({c:?})"))
-            .hint(format!("if you mean it: --key-b64 {}", STANDARD.encode(text)))),
+        Some(c) => Err(Failure::usage(format!("the key {text:?} has a control character ({c:?})"))
+            .hint(format!("for this key use --key-b64 {}", STANDARD.encode(text)))),
     }
 }
 
-/// Base64, as `--json` shows what is not text.
+/// Decodes base64, the form in which `--json` shows bytes that are not text.
 pub(super) fn decode(b64: &str) -> Result<Vec<u8>, Failure> {
     STANDARD.decode(b64).map_err(|error| Failure::usage(format!("not base64: {error}")))
 }
 
-/// A lease id as listings show it.
+/// Parses a lease id as listings show it.
 pub(crate) fn parse_lease(text: &str) -> Result<LeaseId, String> {
     LeaseId::parse_hex(text)
         .ok_or_else(|| "a lease id is a hexadecimal number, as `tenure kv put --ttl` prints it".to_owned())
 }
 
-/// A revision from 1 on.
+/// Parses a revision, from 1 on.
 pub(super) fn parse_revision(text: &str) -> Result<Revision, String> {
     match text.parse() {
         Ok(number) if number >= 1 => Ok(Revision(number)),
@@ -122,7 +122,7 @@ pub(super) fn parse_revision(text: &str) -> Result<Revision, String> {
     }
 }
 
-/// A revision to compare or go on from; 0 is before everything.
+/// Parses a revision to compare with or to continue after; 0 is before every revision.
 pub(crate) fn parse_revision_or_zero(text: &str) -> Result<Revision, String> {
     if text == "0" { Ok(Revision::ZERO) } else { parse_revision(text) }
 }
@@ -136,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_taken_literally() {
+    fn keys_are_literal() {
         for text in ["/a", "a", " ", "../x", "é☃", "*", "/a/"] {
             assert_eq!(key(text).unwrap(), text.as_bytes());
         }
     }
 
     #[test]
-    fn a_control_character_in_a_key_is_refused_with_the_way_to_mean_it() {
+    fn control_character_is_refused_with_base64_hint() {
         for text in ["a\nb", "\x1b[31m", "a\0", "a\u{202e}b", "\u{9b}"] {
             let failure = key(text).unwrap_err();
             let b64 = failure.hint.unwrap().split(' ').next_back().unwrap().to_owned();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_ends_in_a_slash_or_is_empty() {
+    fn prefix_ends_in_slash_or_is_empty() {
         assert_eq!(prefix("/a/").unwrap(), Selection::prefix("/a/"));
         assert_eq!(prefix("").unwrap(), Selection::everything());
         assert!(prefix("/a").unwrap_err().hint.unwrap().contains("'/a/'"));

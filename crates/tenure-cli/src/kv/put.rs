@@ -18,28 +18,28 @@ use crate::output::{Output, escape};
 
 #[derive(Args, Debug)]
 pub(crate) struct PutArgs {
-    /// The key, taken literally; left out with --key-b64.
+    /// The key, literally; left out with --key-b64.
     #[arg(value_name = "KEY", required_unless_present = "raw_key_b64")]
     first: Option<OsString>,
-    /// The value; - reads it from stdin.
+    /// The value; - reads stdin.
     #[arg(value_name = "VALUE", allow_negative_numbers = true)]
     second: Option<OsString>,
     /// The key in base64: for keys with control characters or bytes that are not text.
     #[arg(long, id = "raw_key_b64", value_name = "BASE64")]
     key_b64: Option<String>,
-    /// Take the value from a file, as it is.
+    /// A file with the value.
     #[arg(long, value_name = "FILE")]
     value_file: Option<PathBuf>,
-    /// The lease that the key dies with.
+    /// The lease of the key, which is deleted with it.
     #[arg(long, value_name = "HEX", value_parser = parse_lease, conflicts_with = "ttl")]
     lease: Option<LeaseId>,
-    /// Grant a lease of this length for the key, and print its id. Nobody renews it.
+    /// Grant a lease with this TTL for the key, and print its id. No process renews it.
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     ttl: Option<Duration>,
-    /// Only if the key does not exist; exit 4 if it does.
+    /// Put only if the key does not exist; exit 4 if it does.
     #[arg(long, conflicts_with = "if_mod")]
     create: bool,
-    /// Only if the key was last put at this revision (0: does not exist); exit 4 if not.
+    /// Put only if the key was last put at this revision (0: does not exist); exit 4 if not.
     #[arg(long, value_name = "REV", value_parser = parse_revision_or_zero)]
     if_mod: Option<Revision>,
 }
@@ -47,13 +47,13 @@ pub(crate) struct PutArgs {
 impl PutArgs {
     pub(super) fn check(&self) -> Result<(), Failure> {
         if self.ttl.is_some_and(|ttl| ttl.is_zero()) {
-            return Err(Failure::usage("a TTL must be longer than nothing")
-                .hint("for a key that stays, leave --ttl out"));
+            return Err(Failure::usage("--ttl must be greater than zero")
+                .hint("leave --ttl out for a key without a lease"));
         }
         self.key_and_value().map(drop)
     }
 
-    /// With `--key-b64` the first argument is the value, because there is no other key to give.
+    /// With `--key-b64` the first argument is the value, because the key is given already.
     fn key_and_value(&self) -> Result<(Vec<u8>, PutValue<'_>), Failure> {
         let (key, value) = match (&self.key_b64, &self.first, &self.second) {
             (Some(_), Some(_), Some(_)) => {
@@ -116,7 +116,7 @@ pub(super) async fn put(args: &PutArgs, store: &Store, output: &Output) -> Resul
     let revision = match done {
         Ok(revision) => revision,
         Err(failure) => {
-            // A lease for a key that was not put would only count down.
+            // The key was not put, so its lease is useless. After an ambiguous put the key may exist, so the lease stays.
             if let Some(grant) = granted
                 && failure.code != Code::Ambiguous
                 && let Err(error) = store.revoke(grant.id).await
@@ -155,10 +155,10 @@ fn conflict(args: &PutArgs, key: &[u8]) -> Failure {
         Some(Revision::ZERO) | None => format!("the key {key} exists already"),
         Some(revision) => format!("the key {key} was not last put at revision {revision}"),
     };
-    Failure::new(Code::Conflict, message).hint("look at it with `tenure kv get KEY --json`, then decide")
+    Failure::new(Code::Conflict, message).hint("see its value and revision with `tenure kv get KEY --json`")
 }
 
-/// Where the value is.
+/// The source of the value.
 enum PutValue<'a> {
     Given(&'a OsStr),
     Read(InputSource),

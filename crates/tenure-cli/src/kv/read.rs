@@ -29,13 +29,13 @@ pub(super) async fn get(args: &GetArgs, store: &Store, output: &Output) -> Resul
         revision: String,
     }
     let key = args.key.bytes()?;
-    let mut question = Get::key(key.clone());
-    question.at = args.at;
-    let page = store.get(question).await?;
+    let mut request = Get::key(key.clone());
+    request.at = args.at;
+    let page = store.get(request).await?;
     let Some(pair) = page.pairs.first() else {
         let when = args.at.map(|at| format!(" at revision {at}")).unwrap_or_default();
         return Err(Failure::new(Code::NotFound, format!("there is no key {}{when}", escape(&key)))
-            .hint("list what there is with `tenure kv range ''`"));
+            .hint("list the keys with `tenure kv range ''`"));
     };
     if output.is_json {
         let revision = page.revision.to_string();
@@ -49,7 +49,7 @@ pub(crate) struct RangeArgs {
     /// The prefix, which ends in '/', or '' for every key.
     #[arg(value_name = "PREFIX/")]
     prefix: String,
-    /// Leave the values out.
+    /// Print keys without values.
     #[arg(long)]
     keys_only: bool,
     /// At most this many keys.
@@ -66,7 +66,7 @@ impl RangeArgs {
     }
 }
 
-/// Keys in one page: few round trips, and far below what a connection carries in one message for values of a few KiB.
+/// Keys per page: few round trips, and with values of a few KiB far below the size limit of a message.
 const PAGE_LEN: u32 = 1_000;
 
 pub(super) async fn range(args: &RangeArgs, store: &Store, output: &Output) -> Result<(), Failure> {
@@ -100,27 +100,27 @@ pub(super) async fn range(args: &RangeArgs, store: &Store, output: &Output) -> R
     Ok(())
 }
 
-/// All pages at the revision of the first one.
+/// Reads all pages at the revision of the first one, so that the list is one snapshot.
 async fn list(args: &RangeArgs, store: &Store) -> Result<Page, Failure> {
     let select = prefix(&args.prefix)?;
     let end = select.end();
-    let mut wanted = args.limit.map_or(u32::MAX, NonZeroU32::get);
-    let question = |select: Selection, at: Option<Revision>, wanted: u32| {
-        let get = Get { at, ..Get::new(select).limit(wanted.min(PAGE_LEN)) };
+    let mut remaining = args.limit.map_or(u32::MAX, NonZeroU32::get);
+    let request = |select: Selection, at: Option<Revision>, remaining: u32| {
+        let get = Get { at, ..Get::new(select).limit(remaining.min(PAGE_LEN)) };
         if args.keys_only { get.keys_only() } else { get }
     };
-    let mut whole = store.get(question(select, args.at, wanted)).await?;
+    let mut whole = store.get(request(select, args.at, remaining)).await?;
     let at = args.at.unwrap_or(whole.revision);
-    wanted = wanted.saturating_sub(len(&whole)?);
-    while whole.more && wanted > 0 {
+    remaining = remaining.saturating_sub(len(&whole)?);
+    while whole.more && remaining > 0 {
         let Some(last) = whole.pairs.last() else { break };
         let from = Selection::Key(last.key.clone()).end().unwrap_or_default();
         let rest = match &end {
             Some(end) => Selection::Range(from, end.clone()),
             None => Selection::From(from),
         };
-        let page = store.get(question(rest, Some(at), wanted)).await?;
-        wanted = wanted.saturating_sub(len(&page)?);
+        let page = store.get(request(rest, Some(at), remaining)).await?;
+        remaining = remaining.saturating_sub(len(&page)?);
         whole.pairs.extend(page.pairs);
         whole.more = page.more;
     }
@@ -128,5 +128,5 @@ async fn list(args: &RangeArgs, store: &Store) -> Result<Page, Failure> {
 }
 
 fn len(page: &Page) -> Result<u32, StoreError> {
-    u32::try_from(page.pairs.len()).map_err(|_| StoreError::Corrupt("a page larger than asked for".into()))
+    u32::try_from(page.pairs.len()).map_err(|_| StoreError::Corrupt("a page larger than requested".into()))
 }

@@ -1,5 +1,6 @@
-//! Keys and values as `--json` shows them: numbers that do not fit into a JavaScript number as texts, values as
-//! text where they are text, and as `value_b64` where they are not.
+//! Keys and values as `--json` shows them.
+//!
+//! 64-bit numbers are strings, because a JavaScript number cannot represent them. A value is `value` if it is text, and `value_b64` otherwise.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -25,7 +26,7 @@ impl KvPair {
         KvPair { value: Some(KvValue::new(&pair.value)), ..KvPair::without_value(pair) }
     }
 
-    /// For answers that carry no values: an absent one must not look like an empty one.
+    /// For replies without values: a missing value must not look like an empty one.
     pub(super) fn without_value(pair: &KeyValue) -> KvPair {
         KvPair {
             key: KvKey::new(&pair.key),
@@ -38,7 +39,7 @@ impl KvPair {
     }
 }
 
-/// A key by itself.
+/// A key without its value.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(crate) enum KvKey {
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pair_shows_text_as_text_bytes_as_base64_and_large_numbers_as_texts() {
+    fn pair_shows_text_bytes_and_large_numbers() {
         let mut pair = KeyValue {
             key: "/a".into(),
             value: "x".into(),

@@ -1,4 +1,4 @@
-//! `kv txn`: a whole transaction in and out as JSON.
+//! `kv txn`: commits a transaction given as JSON, and prints its reply as JSON.
 
 mod request;
 
@@ -14,7 +14,7 @@ use super::rows::KvPair;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
-const HELP: &str = r#"A transaction, with everything it can hold:
+const HELP: &str = r#"A transaction with every possible element:
   {
     "when":      [ {"key": "/a", "is": "equal", "modified_revision": "7"},
                    {"key": "/b", "absent": true}, {"key": "/c", "exists": true},
@@ -26,7 +26,7 @@ const HELP: &str = r#"A transaction, with everything it can hold:
   }
 "is" is equal, not_equal, less or greater; it compares version, created_revision,
 modified_revision, lease, value or value_b64. Keys may be given as key_b64.
-A put with "lease": "keep" leaves the key under the lease it has."#;
+A put with "lease": "keep" keeps the key's lease."#;
 
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
@@ -34,14 +34,14 @@ pub(crate) struct TxnArgs {
     /// Read the transaction from a file instead of stdin.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Exit 0 whichever branch was done.
+    /// Exit 0 for both branches.
     #[arg(long)]
     either: bool,
 }
 
 pub(super) async fn txn(args: &TxnArgs, store: &Store, output: &Output) -> Result<(), Failure> {
     let txn = TxnRequest::parse(&read(args).await?)?.into_txn()?;
-    // Answers without values must not look like empty values.
+    // A reply without values must not look like one with empty values.
     let with_values = |branch: &[Op]| -> Vec<bool> {
         branch.iter().map(|op| !matches!(op, Op::Get(get) if get.values == ValueMode::Omitted)).collect()
     };
@@ -56,8 +56,8 @@ pub(super) async fn txn(args: &TxnArgs, store: &Store, output: &Output) -> Resul
         results: results.collect(),
     })?;
     if !reply.succeeded && !args.either {
-        return Err(Failure::new(Code::Conflict, "a condition did not hold, so `otherwise` was done")
-            .hint("with --either that is no failure"));
+        return Err(Failure::new(Code::Conflict, "a condition did not hold, so `otherwise` was executed")
+            .hint("with --either, this is not a failure"));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `kv watch`: every change, one on a line, flushed, until Ctrl-C, `--count` or the end of the stream.
+//! `kv watch`: prints every change, one per line, flushed, until Ctrl-C, `--count` or the end of the stream.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -20,16 +20,16 @@ use crate::output::Output;
 pub(crate) struct KvWatchArgs {
     #[command(flatten)]
     target: KeyOrPrefix,
-    /// Begin after this revision, with what has happened since; without it, begin now.
+    /// Start after this revision, with the changes since then; without it, start now.
     #[arg(long, value_name = "REV", value_parser = parse_revision_or_zero)]
     after: Option<Revision>,
-    /// Show what was there before, too.
+    /// Also print the previous value.
     #[arg(long)]
     prev: bool,
-    /// End after this many changes; a transaction is shown whole.
+    /// End after this many changes; a transaction is always printed completely.
     #[arg(long, value_name = "N")]
     count: Option<NonZeroU64>,
-    /// End with 8 if that takes longer.
+    /// End with exit code 8 after this time.
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     wait: Option<Duration>,
 }
@@ -50,7 +50,7 @@ pub(super) async fn watch(args: &KvWatchArgs, store: &Store, output: &Output) ->
         None => following.await,
         Some(wait) => tokio::time::timeout(wait, following).await.unwrap_or_else(|_| {
             Err(Failure::new(Code::TimedOut, format!("not enough changes within {wait:?}"))
-                .hint("wait longer with --wait, or look at what is there with `tenure kv range`"))
+                .hint("wait longer with --wait, or list the keys with `tenure kv range`"))
         }),
     }
 }

@@ -1,4 +1,4 @@
-//! Verbs in the place of a name: `tenure lock ls` means the list of locks, not a lock called ls.
+//! Refuses a verb that was given as a name: `tenure lock ls` means `tenure locks ls`, not a lock with the name ls.
 
 use std::ffi::{OsStr, OsString};
 
@@ -7,12 +7,12 @@ use crate::failure::Failure;
 use crate::output::escape;
 use crate::supervise::Program;
 
-/// Verbs that a command takes as a name, and the command each is meant to be; NAME stands for the word after it.
+/// Verbs that a command would take as a name, with the command that is meant. NAME is replaced by the next argument.
 pub(crate) type Verbs = &'static [(&'static str, &'static str)];
 
-/// A verb in the place of a name.
+/// The failure if a name is a verb.
 ///
-/// With `--` the name is meant. Without it a word after the name is the command; one that exists is meant, too.
+/// With `--`, or with an existing command after the name, the user means the name.
 pub(crate) fn verb_as_name(name: &str, command: &[OsString], act: &str, verbs: Verbs) -> Option<Failure> {
     let has_separator = std::env::args_os().any(|typed| typed == "--");
     let has_command = command.first().is_some_and(|command| Program::find(command).is_ok());
@@ -22,12 +22,12 @@ pub(crate) fn verb_as_name(name: &str, command: &[OsString], act: &str, verbs: V
     let (_, meant) = verbs.iter().find(|(verb, _)| *verb == name)?;
     let of = command.first().map_or("NAME".to_owned(), |of| escape(OsStr::as_encoded_bytes(of)));
     Some(
-        Failure::usage(format!("'{name}' stands where a name is expected, and {act}; nothing was done"))
+        Failure::usage(format!("'{name}' is used as a name, and {act}; nothing was done"))
             .hint(format!("did you mean `{}`?", meant.replace("NAME", &of))),
     )
 }
 
-/// A flag of ours after a command without `--`, where it is the command's: `tenure lock a sh --ttl 5s`.
+/// A note about a flag of tenure after a command without `--`, where it belongs to the command: `tenure lock a sh --ttl 5s`.
 pub(crate) fn flag_after_command(command: &[OsString]) -> Option<String> {
     let typed: Vec<OsString> = std::env::args_os().collect();
     let (name, rest) = command.split_first()?;
@@ -35,16 +35,16 @@ pub(crate) fn flag_after_command(command: &[OsString]) -> Option<String> {
         return None;
     }
     let path = Cli::path(&typed);
-    let ours = Cli::flags(&path);
-    let is_ours = |word: &&OsString| {
+    let flags = Cli::flags(&path);
+    let is_own_flag = |word: &&OsString| {
         let word = word.to_string_lossy();
         let long = word.strip_prefix("--").and_then(|flag| flag.split('=').next());
-        long.is_some_and(|long| ours.iter().any(|flag| flag == long))
+        long.is_some_and(|long| flags.iter().any(|flag| flag == long))
     };
-    let flag = escape(rest.iter().find(is_ours)?.as_encoded_bytes());
-    let (name, ours) = (escape(name.as_encoded_bytes()), path.join(" "));
+    let flag = escape(rest.iter().find(is_own_flag)?.as_encoded_bytes());
+    let (name, verb) = (escape(name.as_encoded_bytes()), path.join(" "));
     Some(format!(
         "{flag} is passed to {name}, because everything after the command's name is the command's; \
-         for tenure write `{ours} NAME {flag} … -- {name} …`, for {name} write `{ours} NAME -- {name} {flag} …`"
+         for tenure write `{verb} NAME {flag} … -- {name} …`, for {name} write `{verb} NAME -- {name} {flag} …`"
     ))
 }

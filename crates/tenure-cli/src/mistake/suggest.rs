@@ -1,6 +1,6 @@
-//! Words of other tools, and the command that does it here.
+//! Verbs and flags of other tools, with the matching command of this tool.
 
-/// For a command, the words that are no verbs of it, and what to type instead.
+/// For each command: words that are not its verbs, and the hint.
 const MEANT: &[(&str, &[&str], &str)] = &[
     ("tenure", &["ls", "list", "ps", "show", "get-all"], "`tenure status` shows everything on one screen"),
     ("tenure", &["worker-ls", "workers", "members"], "`tenure node ls` lists the workers"),
@@ -12,7 +12,7 @@ const MEANT: &[(&str, &[&str], &str)] = &[
     (
         "tenure",
         &["unlock", "release"],
-        "a lock is released when its command ends; `tenure locks break NAME` takes it away",
+        "a lock is released when its command ends; `tenure locks break NAME` revokes it from its holder",
     ),
     ("tenure", &["leader"], "`tenure election show NAME` shows the leader"),
     ("tenure", &["log", "logs", "history"], "`tenure events` lists what happened"),
@@ -39,18 +39,18 @@ const MEANT: &[(&str, &[&str], &str)] = &[
     ),
     ("tenure task", &["submit", "add", "create", "new"], "`tenure submit ID --kind KIND` submits a task"),
     ("tenure task", &["status", "info"], "`tenure task show ID` shows a task"),
-    ("tenure task", &["logs", "log", "events"], "`tenure task history ID` shows what a task went through"),
+    ("tenure task", &["logs", "log", "events"], "`tenure task history ID` shows the changes of a task"),
     (
         "tenure node",
         &["rm", "delete", "remove", "stop", "kill", "leave", "evict"],
         "`tenure node drain ID` moves a node's tasks away and lets it leave",
     ),
-    ("tenure node", &["cordon", "pause"], "`tenure node freeze ID` keeps a node from taking new tasks"),
-    ("tenure node", &["uncordon", "resume"], "`tenure node unfreeze ID` lets a node take tasks again"),
+    ("tenure node", &["cordon", "pause"], "`tenure node freeze ID` stops a node from claiming tasks"),
+    ("tenure node", &["uncordon", "resume"], "`tenure node unfreeze ID` lets a node claim tasks again"),
     (
         "tenure locks",
         &["rm", "delete", "release", "unlock", "steal", "revoke"],
-        "`tenure locks break NAME` takes a lock away from its holder",
+        "`tenure locks break NAME` revokes a lock from its holder",
     ),
     (
         "tenure locks",
@@ -61,7 +61,7 @@ const MEANT: &[(&str, &[&str], &str)] = &[
     (
         "tenure election",
         &["step-down", "rm", "delete"],
-        "`tenure election resign NAME` asks the leader to step down",
+        "`tenure election resign NAME` requests that the leader steps down",
     ),
     (
         "tenure election",
@@ -88,18 +88,18 @@ const MEANT: &[(&str, &[&str], &str)] = &[
     ("tenure config", &["set", "edit"], "`tenure config path` shows the files to edit"),
 ];
 
-/// What a word that is no verb of this command is meant to be.
+/// The hint for a word that is not a verb of a command.
 pub(super) fn meant(command: &str, word: &str) -> Option<&'static str> {
     MEANT.iter().find(|(of, words, _)| *of == command && words.contains(&word)).map(|(_, _, hint)| *hint)
 }
 
-/// What a flag or an argument is meant to be, which no command takes.
+/// The hint for an unknown flag or argument.
 pub(super) fn flag(command: &str, word: &str) -> Option<&'static str> {
     match (command, word) {
         (_, "-o" | "--output" | "--format" | "-j") => Some("add --json for JSON; tables are the default"),
         ("tenure worker", "ls" | "list" | "show" | "get") => Some("`tenure node ls` lists the workers"),
         ("tenure worker", "--id" | "--name") => Some("--node ID gives the worker its id"),
-        (_, "-f" | "--follow") => Some("`tenure events --follow` follows what happens"),
+        (_, "-f" | "--follow") => Some("`tenure events --follow` prints new events"),
         (_, "--host" | "-h" | "--server" | "--endpoint" | "--etcd") => {
             Some("--endpoints host:2379 names the members of an etcd")
         }
@@ -117,9 +117,9 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// A word that became a real verb must leave the table, and a command that is suggested must exist.
+    /// A word that became a verb must be removed from the table, and each suggested command must exist.
     #[test]
-    fn suggested_commands_exist_and_words_are_free() {
+    fn suggested_commands_exist() {
         for (command, words, hint) in MEANT {
             let path: Vec<String> = command.split(' ').map(str::to_owned).collect();
             let verbs = Cli::subcommands(&path);

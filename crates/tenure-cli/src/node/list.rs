@@ -9,7 +9,7 @@ use tenure::snapshot::{ClusterPart, ClusterSnapshot, SnapshotRequest};
 use tenure::store::Store;
 use tenure_core::id::{Namespace, NodeId};
 
-use super::{SCHEMA, format_time, not_there, state_of};
+use super::{SCHEMA, format_time, not_alive, state_of};
 use crate::failure::Failure;
 use crate::lease_remaining::{in_seconds, remaining};
 use crate::output::Output;
@@ -19,7 +19,7 @@ struct NodeRow {
     id: String,
     address: Option<String>,
     state: &'static str,
-    /// Whether it takes no new tasks.
+    /// Whether it claims no new tasks.
     frozen: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     frozen_since: Option<String>,
@@ -32,7 +32,7 @@ struct NodeRow {
     version: String,
     labels: BTreeMap<String, String>,
     lease: Option<String>,
-    /// How many commands it has not handled yet.
+    /// How many commands wait for it.
     commands: usize,
 }
 
@@ -83,13 +83,13 @@ pub(super) async fn list(store: &Store, namespace: &Namespace, output: &Output) 
         set_aside: Vec<UnreadableNode>,
         revision: String,
     }
-    /// A key that is no node's record.
+    /// A node with an unreadable record.
     #[derive(Serialize)]
     struct UnreadableNode {
         id: String,
         why: String,
     }
-    // How many tasks each node owns is all that is shown of the tasks.
+    // The list shows only how many tasks each node owns, so the tasks themselves are not read.
     let parts = [ClusterPart::Members, ClusterPart::Owners];
     let snapshot = SnapshotRequest::new(store, namespace).parts(parts).await?;
     let owned = snapshot.owned();
@@ -99,17 +99,19 @@ pub(super) async fn list(store: &Store, namespace: &Namespace, output: &Output) 
         let left = node.lease.and_then(|lease| left.get(&lease)).copied();
         NodeRow::new(node, owned.get(&node.id).copied().unwrap_or(0), &snapshot, left)
     };
-    let aside = snapshot.members.set_aside();
+    let unreadable = snapshot.members.set_aside();
     if output.is_json {
         let nodes = members.iter().map(|node| shown(node)).collect();
-        let set_aside =
-            aside.iter().map(|aside| UnreadableNode { id: aside.id.to_string(), why: aside.why.clone() });
+        let set_aside = unreadable
+            .iter()
+            .map(|aside| UnreadableNode { id: aside.id.to_string(), why: aside.why.clone() });
         let (set_aside, revision) = (set_aside.collect(), snapshot.revision.to_string());
         return output.object(&NodeListReport { schema: SCHEMA, nodes, set_aside, revision });
     }
-    for aside in aside {
-        output.note(&format!("node {} is set aside, its record cannot be read: {}", aside.id, aside.why));
+    for aside in unreadable {
+        output.note(&format!("node {} is not listed: its record cannot be read: {}", aside.id, aside.why));
     }
+    // A frozen id without a live node claims nothing when it starts again, which no row would show.
     let row = |node: &Member| shown(node).into_row(&state_of(&snapshot, node));
     for (id, frozen) in snapshot.frozen.iter().filter(|(id, _)| snapshot.members.get(id).is_none()) {
         output.note(&format!("node '{id}' is not alive and {frozen}; `tenure node unfreeze {id}` ends that"));
@@ -141,7 +143,7 @@ pub(super) async fn show(
     let parts = [ClusterPart::Members, ClusterPart::Tasks];
     let snapshot = SnapshotRequest::new(store, namespace).parts(parts).await?;
     let Some(node) = snapshot.members.get(id) else {
-        let failure = not_there(id);
+        let failure = not_alive(id);
         return Err(match snapshot.members.set_aside().iter().find(|aside| aside.id == *id) {
             Some(aside) => {
                 failure.while_doing(&format!("the record of '{id}' cannot be read ({})", aside.why))

@@ -1,17 +1,18 @@
-//! `node balance --dry-run`: what nodes would give away.
+//! `node balance --dry-run`: which tasks nodes would release.
 //!
-//! A node that says by which balancer it works is asked, because only it knows what it has just given away, how much of a resource it uses and since when it has
-//! what; and its balancer may be its user's own. What is computed here, from the same picture by the same rules, is for nodes that do not say, and for those
-//! who want to know what another balancer would do: the tokens of claims stand for their age then, and nothing is sent to anybody.
+//! A node that publishes the name of its balancer computes the plan itself. Only the node knows its recent releases, its resource use and the age of its
+//! claims, and its balancer may be a user's own.
+//! For any other node, and for `--balance`, this process computes the plan from a snapshot by the same rules. The tokens of claims then replace
+//! their age, and no command is sent.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use futures_util::future::join_all;
 use serde::Serialize;
-use serde_json::Value;
-use tenure::client::Client;
+use tenure::Tenure;
 use tenure::snapshot::{ClusterPart, ClusterSnapshot, SnapshotRequest};
+use tenure::worker::RebalancePlan;
 use tenure_core::balance::{
     AcceptAll, Balancer, ClusterLoad, Cooldowns, Demand, Fair, OwnedTask, OwnedTasks, Release, Rendezvous,
     Weighted, WorkerLoads, WorkerTerms, planned_releases,
@@ -22,22 +23,22 @@ use tenure_core::id::{Namespace, NodeId};
 use tenure_core::time::Moment;
 
 use super::command::{no_reply, send};
-use super::{SCHEMA, not_there, state_of};
+use super::{SCHEMA, not_alive, state_of};
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 use crate::task::acknowledged;
 
-/// A balancer that can be computed with from outside.
+/// A balancer that this process can run for another node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub(crate) enum PlanBalancer {
-    /// As many tasks for each node as for any other.
+    /// An equal number of tasks on every node.
     #[default]
     Fair,
-    /// As much weight for each node as for any other.
+    /// An equal weight of tasks on every node.
     Weighted,
-    /// Each task where it is meant to be.
+    /// Each task on the node that rendezvous hashing chooses for its id.
     Rendezvous,
-    /// Nobody gives anything away.
+    /// No task is ever released.
     All,
 }
 
@@ -56,7 +57,7 @@ impl PlanBalancer {
 struct PlanReport {
     schema: &'static str,
     dry_run: bool,
-    /// The one that all of them go by; none if they differ.
+    /// The balancer of all nodes; null if they differ.
     balancer: Option<String>,
     nodes: Vec<NodePlan>,
     revision: String,
@@ -67,9 +68,9 @@ struct NodePlan {
     id: String,
     tasks: u64,
     balancer: String,
-    /// Whether the node has said so itself.
+    /// Whether the node computed the plan itself.
     asked: bool,
-    /// How many it would give away; of very many it names only the first.
+    /// How many tasks it would release; of very many it names only the first.
     planned: usize,
     gives: Vec<PlannedRelease>,
 }
@@ -80,21 +81,21 @@ struct PlannedRelease {
     why: String,
 }
 
-/// Says what a node, or each of them, would give away: by the balancer that was chosen, or else by its own.
+/// Prints which tasks a node, or every node, would release: by the chosen balancer, or else by its own.
 pub(super) async fn plan(
     node: Option<&NodeId>,
     (choice, within): (Option<PlanBalancer>, Duration),
-    client: &Client,
+    tenure: &Tenure,
     namespace: &Namespace,
     output: &Output,
 ) -> Result<(), Failure> {
     let parts = [ClusterPart::Members, ClusterPart::Tasks];
-    let mut snapshot = SnapshotRequest::new(client.store(), namespace).parts(parts).await?;
+    let mut snapshot = SnapshotRequest::new(tenure.store(), namespace).parts(parts).await?;
     if let Some(id) = node {
-        let member = snapshot.members.get(id).ok_or_else(|| not_there(id))?;
+        let member = snapshot.members.get(id).ok_or_else(|| not_alive(id))?;
         if !snapshot.takes_tasks(id) {
             let message = format!(
-                "node '{id}' is {}: it takes no tasks, so it does not balance",
+                "node '{id}' is {}: it claims no tasks, so it does not balance",
                 state_of(&snapshot, member)
             );
             return Err(Failure::new(Code::Conflict, message).hint(format!("see `tenure node show {id}`")));
@@ -104,9 +105,9 @@ pub(super) async fn plan(
     let (board, revision) = (&snapshot.tasks, snapshot.revision);
     let chosen = loads.iter().filter(|(id, _)| node.is_none_or(|node| node == *id));
     let planned = chosen.map(async |(id, load)| {
-        let answers = snapshot.members.get(id).is_some_and(|member| member.record.balancer.is_some());
+        let publishes = snapshot.members.get(id).is_some_and(|member| member.record.balancer.is_some());
         match choice {
-            None if answers => request_plan(id, load.tasks, within, client).await,
+            None if publishes => request_plan(id, load.tasks, within, tenure).await,
             choice => Ok(compute_plan(id, load.tasks, choice.unwrap_or_default(), board, &loads)),
         }
     });
@@ -115,57 +116,45 @@ pub(super) async fn plan(
         match planned {
             Ok(planned) => nodes.push(planned),
             Err(failure) if node.is_some() => return Err(failure),
-            // What the others say is worth knowing all the same.
+            // The plans of the other nodes are printed before the failure.
             Err(failure) => failed = failed.or(Some(failure)),
         }
     }
-    let answer = PlanReport {
+    let report = PlanReport {
         schema: SCHEMA,
         dry_run: true,
         balancer: common_balancer(&nodes),
         nodes,
         revision: revision.to_string(),
     };
-    show(answer, output)?;
+    show(report, output)?;
     failed.map_or(Ok(()), Err)
 }
 
-/// Asks a node.
+/// Requests the plan from a node.
 async fn request_plan(
     id: &NodeId,
     tasks: u64,
     within: Duration,
-    client: &Client,
+    tenure: &Tenure,
 ) -> Result<NodePlan, Failure> {
-    let word = "a dry run";
+    let name = "a dry run";
     let instead = |failure: Failure| {
-        failure
-            .hint(format!("compute it from outside with `tenure node balance {id} --dry-run --balance fair`"))
+        failure.hint(format!(
+            "compute the plan in this process with `tenure node balance {id} --dry-run --balance fair`"
+        ))
     };
-    let sent = send(id, Command::Balance(BalanceMode::DryRun), client).await?;
-    let handled = sent.wait(within).await.map_err(|error| instead(no_reply(id, word, error)))?;
-    let handled = acknowledged(&format!("{word} of node '{id}'"), handled).map_err(instead)?;
-    let told = &handled.record.unknown;
-    let text = |value: &Value, name: &str| value[name].as_str().unwrap_or("-").to_owned();
-    let partings = told.get("plan").and_then(Value::as_array);
-    let gives: Vec<PlannedRelease> = partings
-        .into_iter()
-        .flatten()
-        .map(|parting| PlannedRelease { task: text(parting, "task"), why: text(parting, "why") })
-        .collect();
-    let planned = told.get("planned").and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
-    let balancer = told.get("balancer").and_then(Value::as_str).unwrap_or("-").to_owned();
-    Ok(NodePlan {
-        id: id.to_string(),
-        tasks,
-        balancer,
-        asked: true,
-        planned: planned.unwrap_or(gives.len()),
-        gives,
-    })
+    let sent = send(id, Command::Balance(BalanceMode::DryRun), tenure).await?;
+    let handled = sent.reply().timeout(within).await.map_err(|error| instead(no_reply(id, name, error)))?;
+    let handled = acknowledged(&format!("{name} of node '{id}'"), handled).map_err(instead)?;
+    let RebalancePlan { balancer, planned, releases, .. } = RebalancePlan::read(&handled);
+    let gives =
+        releases.into_iter().map(|release| PlannedRelease { task: release.task, why: release.reason });
+    let gives: Vec<PlannedRelease> = gives.collect();
+    Ok(NodePlan { id: id.to_string(), tasks, balancer, asked: true, planned, gives })
 }
 
-/// Computes it here.
+/// Computes the plan in this process.
 fn compute_plan(
     id: &NodeId,
     tasks: u64,
@@ -175,31 +164,29 @@ fn compute_plan(
 ) -> NodePlan {
     let gives: Vec<PlannedRelease> = releases_of(id, choice, board, loads)
         .into_iter()
-        .map(|parting| PlannedRelease { task: parting.task.to_string(), why: parting.reason.to_string() })
+        .map(|release| PlannedRelease { task: release.task.to_string(), why: release.reason.to_string() })
         .collect();
     let balancer = choice.balancer().name().to_owned();
     NodePlan { id: id.to_string(), tasks, balancer, asked: false, planned: gives.len(), gives }
 }
 
-/// The balancer that all nodes go by.
+/// The balancer of all nodes, if they have the same.
 fn common_balancer(nodes: &[NodePlan]) -> Option<String> {
     let first = &nodes.first()?.balancer;
     nodes.iter().all(|node| node.balancer == *first).then(|| first.clone())
 }
 
-fn show(answer: PlanReport, output: &Output) -> Result<(), Failure> {
+fn show(report: PlanReport, output: &Output) -> Result<(), Failure> {
     if output.is_json {
-        return output.object(&answer);
+        return output.object(&report);
     }
-    let count: usize = answer.nodes.iter().map(|node| node.planned).sum();
-    let by = match &answer.balancer {
+    let count: usize = report.nodes.iter().map(|node| node.planned).sum();
+    let by = match &report.balancer {
         Some(balancer) => format!("the balancer '{balancer}'"),
         None => "their own balancers".to_owned(),
     };
-    output.note(&format!(
-        "by {by} {count} tasks would be given away; nodes do that a few at a time, and nothing was done now"
-    ));
-    for node in answer.nodes.iter().filter(|node| node.planned > node.gives.len()) {
+    output.note(&format!("by {by}, {count} tasks would be released, a few at a time; none was released now"));
+    for node in report.nodes.iter().filter(|node| node.planned > node.gives.len()) {
         output.note(&format!(
             "node '{}' names only the first {} of {}",
             node.id,
@@ -207,7 +194,7 @@ fn show(answer: PlanReport, output: &Output) -> Result<(), Failure> {
             node.planned
         ));
     }
-    let rows: Vec<Vec<String>> = answer
+    let rows: Vec<Vec<String>> = report
         .nodes
         .into_iter()
         .flat_map(|node| {
@@ -218,15 +205,15 @@ fn show(answer: PlanReport, output: &Output) -> Result<(), Failure> {
     output.table(&["node", "gives", "why"], &rows)
 }
 
-/// The nodes that take tasks, with what they have and accept. Classifies the tasks of the board by that.
+/// The load of every node that claims tasks, with the kinds and labels that it accepts. Classifies the tasks of the board by these.
 fn worker_loads(snapshot: &mut ClusterSnapshot) -> WorkerLoads {
-    let mut crowd = WorkerLoads::new();
+    let mut loads = WorkerLoads::new();
     for node in snapshot.members.members().iter().filter(|node| snapshot.takes_tasks(&node.id)) {
-        crowd.set(&node.id, snapshot.tasks.load_of(&node.id), Moment::ORIGIN);
-        crowd.set_terms(&node.id, &WorkerTerms::of(&node.record));
+        loads.set(&node.id, snapshot.tasks.load_of(&node.id), Moment::ORIGIN);
+        loads.set_terms(&node.id, &WorkerTerms::of(&node.record));
     }
-    snapshot.tasks.classify(crowd.profiles());
-    crowd
+    snapshot.tasks.classify(loads.profiles());
+    loads
 }
 
 fn releases_of(me: &NodeId, choice: PlanBalancer, board: &Board, loads: &WorkerLoads) -> Vec<Release> {

@@ -1,6 +1,6 @@
-//! What `register` says: one answer when the keys are there, then one line for every change.
+//! The reports of `tenure register`: one when the keys are registered, then one for every change.
 //!
-//! Without a command stdout is ours: the answer and, with `--json`, a stream. With one it belongs to the command, and all talk goes to stderr.
+//! Without a command they go to stdout, the changes only with `--json`. With a command stdout belongs to it, and notes go to stderr.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use crate::output::{Output, escape};
 
 const SCHEMA: &str = "tenure.register/v1";
 
-/// The registrations that were said already, by key.
+/// The reported registrations, by key.
 pub(super) type ReportedKeys = BTreeMap<Bytes, Revision>;
 
 fn is_known(known: &ReportedKeys, registration: &RegisteredKey) -> bool {
     known.get(&registration.key) == Some(&registration.revision)
 }
 
-/// Says what happens to a session.
+/// Reports the changes of a session.
 pub(super) struct RegisterOutput<'a> {
     pub(super) output: &'a Output,
     pub(super) namespace: &'a Namespace,
@@ -92,7 +92,7 @@ enum RegisterEvent {
 }
 
 impl RegisterOutput<'_> {
-    /// The keys are there.
+    /// Reports that the keys are registered.
     pub(super) fn ready(&self, registrations: &[RegisteredKey], ttl: Duration) -> Result<(), Failure> {
         let lease = registrations.first().map(|first| first.lease.to_string());
         let revision = registrations.iter().map(|one| one.revision).max().unwrap_or(Revision::ZERO);
@@ -117,9 +117,9 @@ impl RegisterOutput<'_> {
         })
     }
 
-    /// Tells every change; ends when nobody listens, or when the session can do nothing more. `known` was said already.
+    /// Reports every change, except the registrations in `known`. Ends when the output fails or the session is closed.
     ///
-    /// With a command it never ends: that goes on whatever becomes of its keys.
+    /// With a command it never ends: the command runs on without its keys.
     pub(super) async fn follow(
         &self,
         session: &Session,
@@ -129,7 +129,7 @@ impl RegisterOutput<'_> {
     ) -> Failure {
         let failure = self.follow_to_end(session, state, events, known).await;
         if self.has_command {
-            self.output.note(&format!("the keys cannot be kept any more: {}", failure.message));
+            self.output.note(&format!("the keys are no longer registered: {}", failure.message));
             std::future::pending::<()>().await;
         }
         failure
@@ -145,17 +145,17 @@ impl RegisterOutput<'_> {
         let mut incarnation = session.incarnation();
         let (mut is_lost, mut is_recovering) = (false, false);
         loop {
-            let told = tokio::select! {
+            let reported = tokio::select! {
                 biased;
                 changed = state.changed() => match changed {
                     Ok(()) => {
                         let now = state.borrow_and_update().clone();
                         let is_newer = session.incarnation() > std::mem::replace(&mut incarnation, session.incarnation());
-                        let was_untold = is_newer && !is_lost && !is_recovering;
-                        is_recovering |= is_lost || was_untold;
+                        let was_missed = is_newer && !is_lost && !is_recovering;
+                        is_recovering |= is_lost || was_missed;
                         is_lost = matches!(now, SessionState::Lost { .. });
-                        // A loss and its end may be one change to us; both are told.
-                        let lost = if was_untold && !is_lost {
+                        // The watch channel keeps the newest state only, so a loss and the recovery after it may arrive as one change. Both are reported.
+                        let lost = if was_missed && !is_lost {
                             self.state(session, SessionState::Lost { why: None }, false)
                         } else {
                             Ok(())
@@ -164,7 +164,7 @@ impl RegisterOutput<'_> {
                     }
                     Err(_) => return Failure::from(StoreError::Closed),
                 },
-                // A lease is there before its keys are.
+                // The session is live with a new lease before the keys are registered under it.
                 () = session.synced(), if is_recovering && !is_lost => {
                     is_recovering = false;
                     self.output.note("recovered: the keys are registered again");
@@ -174,20 +174,20 @@ impl RegisterOutput<'_> {
                     Ok(KeyEvent::Registered(registration)) if is_known(known, &registration) => Ok(()),
                     Ok(event) => self.event(event),
                     Err(RecvError::Lagged(count)) => {
-                        self.output.note(&format!("{count} changes of keys were not told: they came too fast"));
+                        self.output.note(&format!("{count} changes of keys were not reported: they came too fast"));
                         Ok(())
                     }
                     Err(RecvError::Closed) => return Failure::from(StoreError::Closed),
                 },
             };
-            if let Err(failure) = told {
+            if let Err(failure) = reported {
                 return failure;
             }
         }
     }
 
-    /// Tells what happened to keys and is still untold.
-    pub(super) fn rest(
+    /// Reports the remaining key events.
+    pub(super) fn report_remaining(
         &self,
         events: &mut broadcast::Receiver<KeyEvent>,
         known: &ReportedKeys,
@@ -233,16 +233,18 @@ impl RegisterOutput<'_> {
         let event = match event {
             KeyEvent::Registered(registration) => RegisterEvent::Registered(Registered::new(&registration)),
             KeyEvent::Missing(key) => {
-                self.output.note(&format!("{} was deleted by somebody and is put back", escape(&key)));
+                self.output
+                    .note(&format!("{} was deleted by another client and is registered again", escape(&key)));
                 RegisterEvent::Missing(KvKey::new(&key))
             }
             KeyEvent::Taken(key) => {
-                self.output.note(&format!("{} was put by somebody else and is left to them", escape(&key)));
+                self.output
+                    .note(&format!("{} was put by another client and is not overwritten", escape(&key)));
                 RegisterEvent::Taken(KvKey::new(&key))
             }
             KeyEvent::Refused(key) => {
                 self.output
-                    .note(&format!("{} is refused by the store and not registered any more", escape(&key)));
+                    .note(&format!("{} was refused by the store and is no longer registered", escape(&key)));
                 RegisterEvent::Refused(KvKey::new(&key))
             }
             KeyEvent::Unregistered(key) => RegisterEvent::Unregistered(KvKey::new(&key)),

@@ -1,4 +1,4 @@
-//! `KEY=VALUE` as the command line gives it, and where it goes in the store.
+//! Parses `KEY=VALUE`, and computes its key in the store.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use crate::output::escape;
 /// A key to register.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RegisterPair {
-    /// As it was given: relative to the namespace's registry, or to its services.
+    /// The given key, relative to the namespace's registry or to its services.
     pub(super) name: RegistryKey,
     /// The key in the store.
     pub(super) path: Bytes,
@@ -29,13 +29,13 @@ pub(super) enum InvalidPair {
     NoValue(String),
     #[error("the key of {0:?} is not UTF-8 text")]
     NotText(String),
-    #[error("a key is missing in front of '='")]
+    #[error("the key before '=' is missing")]
     Empty,
     #[error("the key {key:?} begins with '/', but keys are relative to {root}")]
     Absolute { key: String, root: String },
-    #[error("the key {0:?} has an empty segment, '.' or '..', and keys are no paths")]
+    #[error("the key {0:?} has an empty segment, '.' or '..', which keys cannot have")]
     Segment(String),
-    #[error("the key {key:?} is no name: {why}")]
+    #[error("invalid key {key:?}: {why}")]
     Name { key: String, why: InvalidName },
     #[error("the key {0:?} is given twice")]
     Twice(String),
@@ -60,21 +60,21 @@ impl From<InvalidPair> for Failure {
             | InvalidPair::Empty
             | InvalidPair::Segment(_)
             | InvalidPair::Name { .. } => {
-                "a key is as in web/1=10.0.0.7:80: segments between single slashes".to_owned()
+                "write a key as in web/1=10.0.0.7:80: segments between single slashes".to_owned()
             }
         };
         Failure::usage(bad.to_string()).hint(hint)
     }
 }
 
-/// Reads all of them, or says what is wrong with the first that is.
+/// Parses all pairs, or returns the first error.
 pub(super) fn parse(texts: &[OsString], namespace: &Namespace) -> Result<Vec<RegisterPair>, InvalidPair> {
     let layout = Layout::new(namespace);
     let mut seen = BTreeSet::new();
     let mut pairs = Vec::with_capacity(texts.len());
     for text in texts {
         let pair = parse_one(text.as_bytes(), namespace, &layout)?;
-        // By where it is stored: `web/1` and `services/web/1` are one key.
+        // Compared by the stored key: `web/1` and `services/web/1` are the same.
         if !seen.insert(pair.path.clone()) {
             return Err(InvalidPair::Twice(pair.name.to_string()));
         }
@@ -84,9 +84,9 @@ pub(super) fn parse(texts: &[OsString], namespace: &Namespace) -> Result<Vec<Reg
 }
 
 fn parse_one(text: &[u8], namespace: &Namespace, layout: &Layout) -> Result<RegisterPair, InvalidPair> {
-    let border =
+    let separator =
         text.iter().position(|&byte| byte == b'=').ok_or_else(|| InvalidPair::NoValue(escape(text)))?;
-    let (key, value) = (&text[..border], &text[border + 1..]);
+    let (key, value) = (&text[..separator], &text[separator + 1..]);
     let key = std::str::from_utf8(key).map_err(|_| InvalidPair::NotText(escape(key)))?;
     if key.is_empty() {
         return Err(InvalidPair::Empty);
@@ -97,15 +97,15 @@ fn parse_one(text: &[u8], namespace: &Namespace, layout: &Layout) -> Result<Regi
     if key.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
         return Err(InvalidPair::Segment(key.to_owned()));
     }
-    let no_name = |why| InvalidPair::Name { key: key.to_owned(), why };
-    let name = RegistryKey::parse(key).map_err(no_name)?;
-    let stored = instance(key).map_err(no_name)?.unwrap_or_else(|| name.clone());
+    let invalid = |why| InvalidPair::Name { key: key.to_owned(), why };
+    let name = RegistryKey::parse(key).map_err(invalid)?;
+    let stored = instance(key).map_err(invalid)?.unwrap_or_else(|| name.clone());
     let path = layout.encode(&Key::Registration(stored));
     Ok(RegisterPair { name, path, value: Bytes::copy_from_slice(value) })
 }
 
-/// Where `SERVICE/INSTANCE` is stored, so that `tenure service show SERVICE` finds it. Keys of any other shape stay as they are, and so does
-/// everything under `services/`, which is that place already.
+/// The stored key of `SERVICE/INSTANCE`, where `tenure service show SERVICE` finds it. Any other key is stored as given, also one that
+/// begins with `services/` already.
 fn instance(key: &str) -> Result<Option<RegistryKey>, InvalidName> {
     match key.split_once('/') {
         Some((service, instance)) if service != "services" && !instance.contains('/') => {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_equals_sign_is_the_border_and_a_value_may_be_empty_or_bytes() {
+    fn first_equals_sign_separates_key_and_value() {
         let pairs = read(&["web/1=a=b", "empty=", "näme= x "]).unwrap();
         assert_eq!(
             pairs,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_by_its_kind() {
+    fn invalid_key_is_refused() {
         let absolute = |key: &str| InvalidPair::Absolute { key: key.into(), root: "/shop/registry/".into() };
         for (texts, bad) in [
             (&["web"][..], InvalidPair::NoValue("web".into())),
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// `register web/1=ADDR` stored a key that `service show web` did not read.
+    /// `register web/1=ADDR` once stored a key that `service show web` did not read.
     #[test]
     fn service_and_instance_are_stored_as_instance() {
         for (text, path) in [
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_shows_the_key_that_was_meant() {
+    fn hint_shows_the_intended_key() {
         let hint = |text: &str| Failure::from(read(&[text]).unwrap_err()).hint.unwrap();
         assert!(hint("/shop/registry/web=v").contains("\"web\""));
         assert!(hint("/web=v").contains("\"web\""));

@@ -19,7 +19,7 @@ pub(super) struct InstanceRow {
     address: Option<String>,
     #[serde(skip_serializing_if = "serde_json::Value::is_null")]
     metadata: serde_json::Value,
-    /// Set for a value that is no record and no text.
+    /// The value in base64, if it is neither a record nor text.
     #[serde(skip_serializing_if = "Option::is_none")]
     value_b64: Option<String>,
     token: String,
@@ -55,7 +55,7 @@ impl InstanceRow {
         self
     }
 
-    /// Where it is, as far as a table can show it.
+    /// The address, or the value as a table shows it.
     pub(super) fn location(&self) -> String {
         match (&self.address, &self.value_b64) {
             (Some(address), _) => address.clone(),
@@ -72,7 +72,7 @@ impl InstanceRow {
     }
 }
 
-/// A key whose value cannot be read.
+/// An instance with an unreadable record.
 #[derive(Serialize)]
 pub(super) struct UnreadableInstance {
     id: String,

@@ -1,4 +1,4 @@
-//! `service watch`: who is there, then every change, one on a line, flushed, until Ctrl-C or `--count`.
+//! `service watch`: prints the instances, then every change, one per line, flushed, until Ctrl-C or `--count`.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::output::Output;
 pub(crate) struct ServiceWatchArgs {
     #[command(flatten)]
     service: ServiceNameArg,
-    /// End after this many changes; who is there at the beginning is none.
+    /// End after this many changes; the instances at the beginning do not count.
     #[arg(long, value_name = "N")]
     count: Option<NonZeroU64>,
-    /// End with 8 if that takes longer.
+    /// End with exit code 8 after this time.
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     wait: Option<Duration>,
 }
@@ -38,7 +38,7 @@ pub(super) async fn watch(
         None => following.await,
         Some(wait) => tokio::time::timeout(wait, following).await.unwrap_or_else(|_| {
             Err(Failure::new(Code::TimedOut, format!("not enough changes within {wait:?}"))
-                .hint("wait longer with --wait, or look at what is there with `tenure service show`"))
+                .hint("wait longer with --wait, or list the instances with `tenure service show`"))
         }),
     }
 }
@@ -103,7 +103,7 @@ impl InstanceLine {
     }
 }
 
-/// Tells an event; `at` is the last revision that was told, for events that have none of their own.
+/// Prints an event. `at` is the last printed revision, for events that have none.
 fn report(event: &InstanceEvent, at: &mut Revision, output: &Output) -> Result<(), Failure> {
     let (line, revision) = match event {
         InstanceEvent::Snapshot(list) => {

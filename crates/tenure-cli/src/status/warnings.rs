@@ -1,22 +1,22 @@
-//! What somebody should look at.
+//! The warnings of `tenure status`.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tenure::client::TaskView;
 use tenure::snapshot::ClusterSnapshot;
+use tenure::task::TaskSummary;
 use tenure_core::id::NodeId;
 use tenure_core::record::MemberState;
 
 use crate::task::unreadable;
 
-/// How many names a warning has.
+/// The number of names in a warning.
 const NAMED_MAX: usize = 5;
 
-/// Something that may be as it should be, or not.
+/// A warning: a state that may need an action.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct StatusWarning {
-    /// A stable word for scripts.
+    /// A stable identifier for scripts.
     kind: &'static str,
     pub(super) message: String,
     /// What to do next.
@@ -24,16 +24,16 @@ pub(super) struct StatusWarning {
     pub(super) hint: Option<String>,
 }
 
-/// The tasks that somebody should own and nobody does.
-pub(super) fn unclaimed(tasks: &[TaskView]) -> impl Iterator<Item = &TaskView> {
-    let is_unclaimed = |task: &&TaskView| {
+/// The tasks that need an owner and have none.
+pub(super) fn unclaimed(tasks: &[TaskSummary]) -> impl Iterator<Item = &TaskSummary> {
+    let is_unclaimed = |task: &&TaskSummary| {
         let card = task.card.as_ref().filter(|card| card.is_live() && card.owner.is_none());
-        card.is_some() && task.state_kind().is_none_or(|state| !state.is_terminal())
+        card.is_some() && task.state().is_none_or(|state| !state.is_terminal())
     };
     tasks.iter().filter(is_unclaimed)
 }
 
-pub(super) fn warnings(listing: &[TaskView], snapshot: &ClusterSnapshot) -> Vec<StatusWarning> {
+pub(super) fn warnings(listing: &[TaskSummary], snapshot: &ClusterSnapshot) -> Vec<StatusWarning> {
     let mut all = Vec::new();
     let mut warn =
         |kind, message: String, hint: Option<String>| all.push(StatusWarning { kind, message, hint });
@@ -44,29 +44,30 @@ pub(super) fn warnings(listing: &[TaskView], snapshot: &ClusterSnapshot) -> Vec<
     for node in snapshot.members.members() {
         if snapshot.frozen.contains_key(&node.id) {
             let hint = format!("tenure node unfreeze {}", node.id);
-            warn("frozen_node", format!("node {} is frozen and takes no new tasks", node.id), Some(hint));
+            warn("frozen_node", format!("node {} is frozen and claims no tasks", node.id), Some(hint));
         } else if node.record.state == MemberState::Draining {
-            warn("draining_node", format!("node {} gives its tasks away and leaves", node.id), None);
+            warn("draining_node", format!("node {} releases its tasks and leaves", node.id), None);
         }
     }
     for node in snapshot.frozen.keys().filter(|node| snapshot.members.get(node).is_none()) {
         let message =
-            format!("node {node} is not there, and will take no tasks when it comes back: it is frozen");
+            format!("node {node} is not alive and is frozen: it will claim no tasks when it starts again");
         warn("frozen_node", message, None);
     }
     for (node, count) in
         snapshot.pending_commands.iter().filter(|(node, _)| snapshot.members.get(node).is_none())
     {
-        let message = format!("{count} commands wait for node {node}, which is not there");
+        let message = format!("{count} commands wait for node {node}, which is not alive");
         warn("waiting_commands", message, None);
     }
-    let unclaimed: Vec<&TaskView> = unclaimed(listing).collect();
+    let unclaimed: Vec<&TaskSummary> = unclaimed(listing).collect();
     if !unclaimed.is_empty() {
-        let willing = snapshot.members.members().iter().filter(|node| snapshot.takes_tasks(&node.id)).count();
-        let why = match willing {
-            0 => "no node takes tasks".to_owned(),
-            1 => "one node takes tasks".to_owned(),
-            count => format!("{count} nodes take tasks"),
+        let claiming =
+            snapshot.members.members().iter().filter(|node| snapshot.takes_tasks(&node.id)).count();
+        let why = match claiming {
+            0 => "no node claims tasks".to_owned(),
+            1 => "one node claims tasks".to_owned(),
+            count => format!("{count} nodes claim tasks"),
         };
         let message =
             format!("{} without an owner, while {why}: {}", tasks(unclaimed.len()), names(&unclaimed));
@@ -74,23 +75,27 @@ pub(super) fn warnings(listing: &[TaskView], snapshot: &ClusterSnapshot) -> Vec<
     }
     for (node, owned) in orphans(listing, snapshot) {
         let message =
-            format!("{} owned by node {node}, which is not there: {}", tasks(owned.len()), names(&owned));
-        warn("absent_owner", message, Some("they are free when its lease ends; tenure lease ls".to_owned()));
+            format!("{} owned by node {node}, which is not alive: {}", tasks(owned.len()), names(&owned));
+        warn(
+            "absent_owner",
+            message,
+            Some("other nodes claim them when its lease ends; tenure lease ls".to_owned()),
+        );
     }
-    let broken: Vec<&TaskView> = listing.iter().filter(|task| !unreadable(task).is_empty()).collect();
+    let broken: Vec<&TaskSummary> = listing.iter().filter(|task| !unreadable(task).is_empty()).collect();
     if let Some(first) = broken.first() {
-        let message = format!("{} cannot be read whole: {}", tasks(broken.len()), names(&broken));
+        let message = format!("{} cannot be read completely: {}", tasks(broken.len()), names(&broken));
         warn("unreadable_tasks", message, Some(format!("tenure task show {}", first.id)));
     }
     all
 }
 
-/// Tasks whose owners are not there.
+/// Tasks with an owner that is not alive.
 fn orphans<'a>(
-    listing: &'a [TaskView],
+    listing: &'a [TaskSummary],
     snapshot: &ClusterSnapshot,
-) -> BTreeMap<&'a NodeId, Vec<&'a TaskView>> {
-    let mut orphans: BTreeMap<&NodeId, Vec<&TaskView>> = BTreeMap::new();
+) -> BTreeMap<&'a NodeId, Vec<&'a TaskSummary>> {
+    let mut orphans: BTreeMap<&NodeId, Vec<&TaskSummary>> = BTreeMap::new();
     for task in listing {
         if let Some(owner) = task.owner().filter(|owner| snapshot.members.get(owner).is_none()) {
             orphans.entry(owner).or_default().push(task);
@@ -103,7 +108,7 @@ fn tasks(count: usize) -> String {
     if count == 1 { "one task".to_owned() } else { format!("{count} tasks") }
 }
 
-fn names(tasks: &[&TaskView]) -> String {
+fn names(tasks: &[&TaskSummary]) -> String {
     let mut names: Vec<&str> = tasks.iter().take(NAMED_MAX).map(|task| task.id.as_str()).collect();
     if tasks.len() > NAMED_MAX {
         names.push("…");

@@ -1,21 +1,21 @@
-//! A file of tasks, one JSON object on each line.
+//! Reads a file of tasks, one JSON object per line.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tenure::client::{NewTask, new_task_ids};
+use tenure::task::{NewTask, new_task_ids};
 use tenure_core::id::TaskId;
 
 use super::NAMED_MAX;
 use crate::failure::Failure;
 use crate::kv::InputSource;
 
-/// How much of a line that is none is shown.
+/// How much of an invalid line a message repeats.
 const START_CHARS: usize = 20;
 
-/// A line. A word that we do not know is a mistake: it would be lost.
+/// A line. An unknown field is an error, because it would be ignored.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TaskLine {
@@ -26,26 +26,26 @@ struct TaskLine {
     labels: BTreeMap<String, Value>,
 }
 
-/// Reads all tasks of a file, or says which lines are none.
-pub(super) async fn read(path: &Path) -> Result<Vec<NewTask>, Failure> {
+/// Reads all tasks of a file, or reports the invalid lines.
+pub(super) async fn read(path: &Path) -> Result<Vec<(TaskId, NewTask)>, Failure> {
     let input = if path == Path::new("-") { InputSource::Stdin } else { InputSource::File(path.to_owned()) };
     let bytes = input.read().await?;
     if bytes.trim_ascii_start().starts_with(b"[") {
         let file = path.display();
         return Err(Failure::usage(format!(
-            "{file}: it is a JSON array, and one object on each line is expected; nothing was submitted"
+            "{file} is a JSON array, and one object per line is expected; nothing was submitted"
         ))
         .hint(format!("write its elements as lines: `jq -c '.[]' {file} | tenure submit --file -`")));
     }
-    tasks(&bytes).map_err(|bad| {
-        let failure = Failure::usage(format!("{}: {bad}; nothing was submitted", path.display()));
+    tasks(&bytes).map_err(|error| {
+        let failure = Failure::usage(format!("{}: {error}; nothing was submitted", path.display()));
         failure.hint(
             r#"each line is an object such as {"id":"mail-1","kind":"mail","props":{"to":"a@example.org"}}"#,
         )
     })
 }
 
-fn tasks(bytes: &[u8]) -> Result<Vec<NewTask>, String> {
+fn tasks(bytes: &[u8]) -> Result<Vec<(TaskId, NewTask)>, String> {
     let mut ids = new_task_ids();
     let mut seen: BTreeMap<TaskId, usize> = BTreeMap::new();
     let (mut tasks, mut bad) = (Vec::new(), Vec::new());
@@ -53,9 +53,9 @@ fn tasks(bytes: &[u8]) -> Result<Vec<NewTask>, String> {
     for (index, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
         let number = index + 1;
         let task = task(line, &mut ids);
-        let task = task.and_then(|task| match seen.insert(task.id().clone(), number) {
-            None => Ok(task),
-            Some(first) => Err(format!("'{}' is on line {first} already", task.id())),
+        let task = task.and_then(|(id, task)| match seen.insert(id.clone(), number) {
+            None => Ok((id, task)),
+            Some(first) => Err(format!("the id '{id}' is on line {first} already")),
         });
         match task {
             Ok(task) => tasks.push(task),
@@ -63,7 +63,7 @@ fn tasks(bytes: &[u8]) -> Result<Vec<NewTask>, String> {
         }
     }
     if bad.is_empty() && tasks.is_empty() {
-        return Err("there is no task in it".to_owned());
+        return Err("the file has no task".to_owned());
     }
     if bad.is_empty() {
         return Ok(tasks);
@@ -76,36 +76,34 @@ fn tasks(bytes: &[u8]) -> Result<Vec<NewTask>, String> {
     Err(bad.join("; "))
 }
 
-fn task(line: &[u8], ids: &mut impl Iterator<Item = TaskId>) -> Result<NewTask, String> {
+fn task(line: &[u8], ids: &mut impl Iterator<Item = TaskId>) -> Result<(TaskId, NewTask), String> {
     let line = line.trim_ascii();
     if !line.starts_with(b"{") {
         let start: String = String::from_utf8_lossy(line).chars().take(START_CHARS).collect();
-        return Err(format!("{start:?} is no JSON object"));
+        return Err(format!("{start:?} is not a JSON object"));
     }
     let line: TaskLine = serde_json::from_slice(line).map_err(|error| {
-        // Every line is a document of its own to the parser: its own line numbers are always 1.
+        // The parser reads each line as a document of its own, so its line number is always 1.
         error.to_string().replace(" at line 1 column ", ", at column ")
     })?;
     let id = match line.id {
-        Some(id) => TaskId::parse(&text("the id", id)?).map_err(|bad| format!("the id: {bad}"))?,
-        None => ids.next().expect("there are always more ids"),
+        Some(id) => TaskId::parse(&text("the id", id)?).map_err(|error| format!("invalid id: {error}"))?,
+        None => ids.next().expect("the iterator of ids is endless"),
     };
-    let mut task = NewTask::new(id);
-    if let Some(kind) = line.kind {
-        task = task.kind(text("the kind", kind)?);
-    }
+    let kind = line.kind.map_or(Ok(String::new()), |kind| text("the kind", kind))?;
+    let mut task = NewTask::new(kind).id(&id);
     for (name, value) in line.labels {
         let value = text(&format!("the label {name:?}"), value)?;
         task = task.label(name, value);
     }
-    task.check().map_err(|bad| bad.to_string())?;
-    match line.props {
-        None => Ok(task),
-        Some(props) => task.props(&props).map_err(|error| error.to_string()),
+    if let Some(props) = line.props {
+        task = task.props(&props);
     }
+    task.check().map_err(|bad| bad.to_string())?;
+    Ok((id, task))
 }
 
-/// A value that must be text.
+/// The text of a value, which must be a string.
 fn text(what: &str, value: Value) -> Result<String, String> {
     let kind = match value {
         Value::String(text) => return Ok(text),

@@ -1,8 +1,8 @@
 //! The descendants of a process, also those that left its process group or its session.
 //!
-//! The tree is read from `/proc`, which is not one snapshot: a process whose parent has just ended can be missed.
-//! Under a child subreaper it becomes a child of that, so the next reading finds it. Killing is therefore repeated until none is left, and any
-//! other signal is sent after two readings that agree.
+//! `/proc` is not a snapshot: a listing can miss a process if its parent has just ended.
+//! That process becomes a child of the subreaper, so the next listing finds it. Killing is therefore repeated until none is left, and any
+//! other signal is sent after two listings that agree.
 //!
 //! **Invariant**: a signal goes to the process that was listed, never to a later process with the same number.
 
@@ -20,18 +20,18 @@ use super::group::Stat;
 /// The pause between two rounds of killing: the kernel needs about a millisecond to end a process, and a round costs about as much.
 pub(super) const ROUND_EVERY: Duration = Duration::from_millis(5);
 
-/// How many readings are compared before a signal is sent. Two are enough unless the tree changes all the time; one that does must not
-/// hold up its own stop.
+/// The maximum of listings before a signal is sent. Two are enough unless the tree changes all the time, and such a tree must not delay
+/// its own stop.
 const READINGS_MAX: usize = 8;
 
 /// A descendant that runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Descendant {
     pub(super) pid: Pid,
-    /// Its process group; none if that is outside our namespace.
+    /// Its process group; `None` if that is outside of this pid namespace.
     pub(super) group: Option<Pid>,
     name: String,
-    /// When it started, in ticks since boot: tells two processes with one number apart.
+    /// When it started, in ticks since boot: distinguishes it from a later process with the same pid.
     start: Option<u64>,
 }
 
@@ -41,11 +41,11 @@ impl fmt::Display for Descendant {
     }
 }
 
-/// The descendants of a process that run; the process itself and those that only wait to be reaped are not among them.
+/// Lists the running descendants of a process, without the process itself and without zombies.
 ///
 /// # Errors
 ///
-/// If `/proc` is missing, or shows the processes of another namespace, whose numbers mean other processes here.
+/// If `/proc` is missing, or belongs to another pid namespace, where the same pids mean other processes.
 pub(super) fn of(root: Pid) -> io::Result<Vec<Descendant>> {
     if !is_own_proc() {
         return Err(io::ErrorKind::Unsupported.into());
@@ -63,26 +63,30 @@ pub(super) fn of(root: Pid) -> io::Result<Vec<Descendant>> {
     Ok(found)
 }
 
-/// Sends a signal to all running descendants of a process for which `is_meant` holds; returns to how many.
-/// Processes of another user are out of reach and do not count.
+/// Sends a signal to all running descendants for which `is_target` holds, and returns how many got it.
+/// Processes of another user cannot be signalled and do not count.
 ///
 /// # Errors
 ///
 /// As [`of`].
-pub(super) fn signal(root: Pid, signal: Signal, is_meant: impl Fn(&Descendant) -> bool) -> io::Result<usize> {
-    // A kill is repeated by its caller. Any other signal is sent once: a second one could hit what a handler of the first has started.
+pub(super) fn signal(
+    root: Pid,
+    signal: Signal,
+    is_target: impl Fn(&Descendant) -> bool,
+) -> io::Result<usize> {
+    // The caller repeats SIGKILL. Any other signal is sent once: a second one could hit a process that a handler of the first has started.
     let found = if signal == Signal::KILL { of(root)? } else { settled(|| of(root))? };
-    Ok(found.iter().filter(|process| is_meant(process) && process.send(signal).is_ok()).count())
+    Ok(found.iter().filter(|process| is_target(process) && process.send(signal).is_ok()).count())
 }
 
-/// Reads until a reading shows no process that the earlier ones did not show.
+/// Lists until a listing shows no new process.
 fn settled(mut read: impl FnMut() -> io::Result<Vec<Descendant>>) -> io::Result<Vec<Descendant>> {
     let mut found = read()?;
     for _ in 1..READINGS_MAX {
         let known = found.len();
         for process in read()? {
-            // Its name changes with an exec; its number and start do not.
-            let is_known = |one: &Descendant| (one.pid, one.start) == (process.pid, process.start);
+            // An exec changes the name, but not the pid and the start time.
+            let is_known = |known: &Descendant| (known.pid, known.start) == (process.pid, process.start);
             if !found.iter().any(is_known) {
                 found.push(process);
             }
@@ -96,14 +100,14 @@ fn settled(mut read: impl FnMut() -> io::Result<Vec<Descendant>>) -> io::Result<
 
 impl Descendant {
     fn read(pid: Pid) -> Option<(Descendant, bool)> {
-        // A process that ends in between is no descendant any more.
+        // The process may have ended since it was listed.
         let text = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
         let stat = Stat::parse(&text)?;
         let process = Descendant { pid, group: stat.group, name: stat.name.to_owned(), start: stat.start };
         Some((process, stat.is_running))
     }
 
-    /// Whether it has a handler for a signal.
+    /// Whether the process handles a signal.
     pub(super) fn catches(&self, signal: Signal) -> bool {
         let status = format!("/proc/{}/status", self.pid.as_raw_nonzero());
         let status = fs::read_to_string(status).unwrap_or_default();
@@ -120,10 +124,10 @@ impl Descendant {
     fn send(&self, signal: Signal) -> Result<(), Errno> {
         use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
         match pidfd_open(self.pid, PidfdFlags::empty()) {
-            // The handle stays with one process, so it is compared after it was opened.
+            // A pidfd keeps referring to one process, so the start time is compared after the pidfd was opened.
             Ok(handle) if self.is_same() => pidfd_send_signal(handle, signal),
             Ok(_) => Err(Errno::SRCH),
-            // Kernels before 5.3, or no descriptor left.
+            // A kernel before 5.3, or no free descriptor.
             Err(Errno::NOSYS | Errno::MFILE | Errno::NFILE) if self.is_same() => {
                 kill_process(self.pid, signal)
             }
@@ -137,19 +141,20 @@ impl Descendant {
     }
 }
 
-/// Whether `/proc` is that of our pid namespace. `unshare --pid` without a new mount leaves the old one, where our numbers belong to others.
+/// Whether `/proc` belongs to the pid namespace of this process. `unshare --pid` without a new mount keeps the old `/proc`, where the pids of this
+/// namespace belong to other processes.
 fn is_own_proc() -> bool {
     let link = fs::read_link("/proc/self").ok();
     let number = link.as_ref().and_then(|link| link.to_str()).and_then(|text| text.parse::<u32>().ok());
     number == Some(std::process::id())
 }
 
-/// Kernels may be built without these files; then the whole table is read.
+/// Whether the kernel has these files. It may be built without them; then all of `/proc` is read.
 fn has_children_files() -> bool {
     fs::exists("/proc/thread-self/children").unwrap_or(false)
 }
 
-/// The children of all threads of a process: each thread has those that it forked.
+/// The children of a process. Each thread lists the children that it forked.
 pub(super) fn children_of(pid: Pid) -> Vec<Pid> {
     let Ok(threads) = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())) else { return Vec::new() };
     let text = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
@@ -178,22 +183,22 @@ mod tests {
 
     use super::*;
 
-    /// The table of all processes is what kernels without the `children` files have.
+    /// Kernels without the `children` files have only the table of all processes.
     #[cfg(target_os = "linux")]
     #[test]
     fn children_files_and_process_table_agree() {
         let mut child = Command::new("sleep").arg("20").stdout(Stdio::null()).spawn().unwrap();
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-        let ours = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
-        assert!(children_of(ours).contains(&pid));
-        assert!(children_of_all().unwrap()[&ours].contains(&pid));
-        assert!(of(ours).unwrap().iter().any(|process| process.pid == pid));
-        signal(ours, Signal::KILL, |process| process.pid == pid).unwrap();
+        let own = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert!(children_of(own).contains(&pid));
+        assert!(children_of_all().unwrap()[&own].contains(&pid));
+        assert!(of(own).unwrap().iter().any(|process| process.pid == pid));
+        signal(own, Signal::KILL, |process| process.pid == pid).unwrap();
         child.wait().unwrap();
-        assert!(!of(ours).unwrap().iter().any(|process| process.pid == pid));
+        assert!(!of(own).unwrap().iter().any(|process| process.pid == pid));
     }
 
-    /// The first reading saw neither the parent, which had ended, nor its child, which the reaper had not adopted yet: a stop did not reach it.
+    /// The first listing showed neither the parent, which had ended, nor its child, which the reaper had not adopted yet: a stop did not reach the child.
     #[test]
     fn process_missed_by_one_reading_is_signalled() {
         let process = |pid| Descendant {
@@ -205,20 +210,20 @@ mod tests {
         let mut readings = [vec![1], vec![1, 2], vec![2, 1]].into_iter();
         let read = || Ok(readings.next().unwrap().into_iter().map(process).collect());
         assert_eq!(settled(read).unwrap(), [process(1), process(2)]);
-        assert_eq!(readings.next(), None, "two readings agree");
+        assert_eq!(readings.next(), None, "two listings agree");
         let mut count = 0;
-        let restless = settled(|| {
+        let changing = settled(|| {
             count += 1;
             Ok(vec![process(count)])
         });
         assert_eq!(
-            restless.unwrap().len(),
+            changing.unwrap().len(),
             READINGS_MAX,
             "a tree that changes all the time is signalled too"
         );
     }
 
-    /// A number that went to another process in the meantime: nothing is sent.
+    /// No signal is sent if the pid belongs to another process in the meantime.
     #[cfg(target_os = "linux")]
     #[test]
     fn reused_pid_is_not_signalled() {

@@ -1,6 +1,6 @@
 //! The process group that a command leads.
 //!
-//! **Invariant**: the leader is reaped on request only, so that until then the group's number cannot go to strangers.
+//! **Invariant**: the leader is reaped on request only. Until then the kernel cannot give the group's number to other processes.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ impl ProcessGroup {
         self.leader
     }
 
-    /// Sends a signal to all its processes. That none is left is no failure.
+    /// Sends a signal to all processes of the group. An empty group is no error.
     pub(super) fn signal(self, signal: Signal) -> Result<(), Errno> {
         match kill_process_group(self.leader, signal) {
             Err(Errno::SRCH) => Ok(()),
@@ -30,14 +30,14 @@ impl ProcessGroup {
         }
     }
 
-    /// Whether the leader, which is not reaped, has ended. False where there is no /proc.
+    /// Whether the leader has ended and is not reaped. False without `/proc`.
     pub(super) fn has_leader_ended(self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.leader.as_raw_nonzero()));
         stat.is_ok_and(|text| Stat::parse(&text).is_some_and(|stat| !stat.is_running))
     }
 }
 
-/// What we need of `/proc/…/stat`. Numbers from outside our namespace are zero there, and none here.
+/// The used fields of `/proc/…/stat`. A pid from outside of this pid namespace is 0 there, and `None` here.
 pub(super) struct Stat<'a> {
     pub(super) name: &'a str,
     pub(super) is_running: bool,
@@ -49,7 +49,7 @@ pub(super) struct Stat<'a> {
 }
 
 impl Stat<'_> {
-    /// The name stands in parentheses and may itself hold some.
+    /// Parses the line. The name is in parentheses and may itself contain some.
     pub(super) fn parse(text: &str) -> Option<Stat<'_>> {
         let (_, rest) = text.split_once('(')?;
         let (name, rest) = rest.rsplit_once(')')?;
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_does_not_hide_the_group() {
+    fn name_with_parentheses_is_parsed() {
         let stat = Stat::parse("77 (a) Z 1 (b) S 1 4120 4121 0 -1").unwrap();
         let pid = Pid::from_raw;
         assert_eq!((stat.name, stat.is_running), ("a) Z 1 (b", true));

@@ -1,11 +1,11 @@
-//! Starting the command so that there is no moment in which it runs unguarded.
+//! Starts the command so that it never runs without a guarding sentinel.
 //!
-//! Between starting a process and telling the sentinel about it we could be killed, and the process would stay. So what is started is
-//! this program, as a reaper that starts a launcher, which does nothing but wait for a word on a socket; when the sentinel knows the tree,
-//! the word is given and the launcher becomes the command. Without the word it ends.
+//! If the supervisor were killed between the start of a process and its registration with the sentinel, the process would stay. So the supervisor first
+//! starts this program as a reaper, and the reaper starts a launcher, which waits for a message on a socket. The supervisor sends the message once the
+//! sentinel guards the tree; then the launcher becomes the command. If the socket closes without the message, the launcher ends.
 //!
-//! The socket is the launcher's standard input, because no other descriptor can be handed over without unsafe code;
-//! the command's real standard input travels with the word.
+//! The socket is the launcher's standard input, because no other descriptor can be passed to a child without unsafe code.
+//! The message carries the command's real standard input.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut, Write};
@@ -29,10 +29,10 @@ use super::process_tree::ProcessTree;
 use crate::failure::{Code, Failure};
 use crate::output::escape;
 
-/// The word.
+/// The message that lets the launcher become the command.
 const GO: &[u8] = b"!";
 
-/// This program, to be started once more. The kernel's own link survives an upgrade that exchanged the file.
+/// This program, for a helper process. The kernel's link still works after an upgrade has replaced the file.
 pub(super) fn ourselves() -> io::Result<Command> {
     let link = Path::new("/proc/self/exe");
     let mut command = Command::new(if link.exists() { link.to_owned() } else { std::env::current_exe()? });
@@ -40,7 +40,7 @@ pub(super) fn ourselves() -> io::Result<Command> {
     Ok(command)
 }
 
-/// A process that will be the command, and its reaper.
+/// A launcher that will become the command, and its reaper.
 pub(super) struct Launch {
     pub(super) tree: ProcessTree,
     socket: UnixStream,
@@ -55,23 +55,23 @@ impl Launch {
         stderr: Stdio,
         open_files: Option<u64>,
     ) -> io::Result<Launch> {
-        let (socket, theirs) = UnixStream::pair()?;
+        let (socket, launcher_end) = UnixStream::pair()?;
         let mut reaper = ourselves()?;
         add_command(reaper.arg("reap"), &program.path, open_files);
         reaper.arg(&program.name).args(args);
         reaper.envs(env.iter().map(|(name, value)| (name, value))).stderr(stderr).process_group(0);
-        let tree = ProcessTree::start(reaper, OwnedFd::from(theirs)).await?;
+        let tree = ProcessTree::start(reaper, OwnedFd::from(launcher_end)).await?;
         Ok(Launch { tree, socket })
     }
 
-    /// There will be no word: launcher and reaper end.
+    /// Ends launcher and reaper without running the command.
     pub(super) fn abort(self) {
         drop(self.socket);
         self.tree.abandon();
     }
 
-    /// Gives the word and a standard input, and waits until the launcher has become the command or has failed to. One that has failed has ended, and
-    /// is still to be reaped: until then its group is nobody else's.
+    /// Lets the launcher become the command, with a standard input, and waits until it has or has failed. A failed launcher has ended and is not reaped yet,
+    /// so its group's number still belongs to it.
     pub(super) async fn go(
         self,
         program: &Program,
@@ -104,16 +104,16 @@ async fn send_go(socket: UnixStream, stdin: BorrowedFd<'_>) -> io::Result<()> {
     send_descriptor(&socket, &stdin)?;
     socket.set_nonblocking(true)?;
     let mut socket = tokio::net::UnixStream::from_std(socket)?;
-    // The launcher's end closes when it becomes the command; words before that are the number of an error.
-    let mut words = String::new();
-    socket.read_to_string(&mut words).await?;
-    match words.trim().parse() {
+    // The launcher's end of the socket closes on exec. Text before that is the number of an error.
+    let mut text = String::new();
+    socket.read_to_string(&mut text).await?;
+    match text.trim().parse() {
         Err(_) => Ok(()),
         Ok(number) => Err(io::Error::from_raw_os_error(number)),
     }
 }
 
-/// Sends the word with a descriptor, which [`receive`] takes at the other end.
+/// Sends the message with a descriptor, which [`receive`] returns at the other end.
 pub(super) fn send_descriptor(socket: &UnixStream, descriptor: &impl AsFd) -> io::Result<()> {
     let descriptors = [descriptor.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -133,12 +133,12 @@ fn cannot_run(program: &Program, error: &io::Error) -> Failure {
         .hint("check it with `ls -l`, and that its interpreter exists")
 }
 
-/// As many files as we open at most, with a pipe for each of ten thousands of tasks. The limit may be far higher, and programs that close all they could have
-/// open would take their time.
+/// The largest limit that this process sets: enough for a pipe to each of tens of thousands of tasks. The hard limit may be far higher, and
+/// programs that close every possible descriptor would then start slowly.
 const OPEN_FILES_MAX: u64 = 65_536;
 
-/// Lets us have as many files open as we may, for commands that each need one. Gives the limit that commands should have, which is the one
-/// that we had; none if it stays.
+/// Raises this process's limit of open files, because each command needs a descriptor. Returns the former limit, which commands should have; `None`
+/// if the limit is unchanged.
 pub(crate) fn raise_open_files() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let before = current?;
@@ -149,7 +149,7 @@ pub(crate) fn raise_open_files() -> Option<u64> {
     Some(before)
 }
 
-/// The launcher's part: waits for the word and becomes the command.
+/// Runs the launcher: waits for the message and becomes the command.
 pub(crate) fn run(path: &Path, command: &[OsString], open_files: Option<u64>) -> ExitCode {
     let Some((name, args)) = command.split_first() else { return ExitCode::from(2) };
     if open_files.is_some() {
@@ -159,19 +159,19 @@ pub(crate) fn run(path: &Path, command: &[OsString], open_files: Option<u64>) ->
     }
     let Ok((mut socket, stdin)) = receive() else { return ExitCode::from(125) };
     let error = become_command(path, name, args, stdin);
-    // If nobody hears it, nobody waits for the command either.
+    // If this write fails, the supervisor is gone and waits for no command.
     let _ = writeln!(socket, "{}", error.raw_os_error().unwrap_or(0));
     ExitCode::from(126)
 }
 
-/// Waits for the word; an end without it is the end of whoever should have given it.
+/// Waits for the message. An end of the socket without it means that the sender has ended.
 pub(super) fn receive() -> io::Result<(UnixStream, OwnedFd)> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
-    let mut word = [0; GO.len()];
+    let mut message = [0; GO.len()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
-        match recvmsg(&socket, &mut [IoSliceMut::new(&mut word)], &mut ancillary, RecvFlags::empty()) {
+        match recvmsg(&socket, &mut [IoSliceMut::new(&mut message)], &mut ancillary, RecvFlags::empty()) {
             Err(rustix::io::Errno::INTR) => {}
             got => break got?,
         }

@@ -1,4 +1,4 @@
-//! Finding the command before anything is taken for it: a lock must not be held for a typing mistake.
+//! Finds the command before a lock is acquired for it: a lock must not be held for a typing mistake.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -9,20 +9,20 @@ use rustix::fs::{Access, access};
 use crate::failure::{Code, Failure};
 use crate::output::escape;
 
-/// Where commands are looked for without a `PATH`, as the C library does.
+/// The search path without `PATH`, that of the C library.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
 /// A command that exists and may be executed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Program {
-    /// Where it is.
+    /// Its path.
     pub(crate) path: PathBuf,
-    /// What it was called, which it sees as its own name.
+    /// Its name as given, which it gets as argument 0.
     pub(crate) name: OsString,
 }
 
 impl Program {
-    /// Looks a command up as a shell does: 127 if there is none, 126 if it may not be executed.
+    /// Looks a command up as a shell does. Fails with 127 if there is none, with 126 if it may not be executed.
     pub(crate) fn find(name: &OsStr) -> Result<Program, Failure> {
         Program::find_in(name, env::var_os("PATH").as_deref())
     }
@@ -48,7 +48,7 @@ impl Program {
     }
 }
 
-/// No such command. A whole shell line as one word is the usual cause where it has spaces.
+/// The failure for an unknown command. A name with spaces is usually a whole shell line.
 fn not_found(name: &OsStr, shown: &str) -> Failure {
     let failure =
         |why: &str| Failure::new(Code::CommandNotFound, format!("there is no command {shown}: {why}"));
@@ -69,7 +69,7 @@ enum LookupResult {
     Absent,
 }
 
-/// A name with a slash is a path; any other is looked for in each folder, and an empty folder means the current one.
+/// The paths to try. A name with a slash is a path; any other is searched in each folder of `PATH`, where an empty one means the current folder.
 fn candidates(name: &OsStr, path: &OsStr) -> Vec<PathBuf> {
     if name.is_empty() {
         return Vec::new();
@@ -92,7 +92,7 @@ fn judge(path: &Path) -> LookupResult {
         Ok(_) if access(path, Access::EXEC_OK).is_ok() => LookupResult::Executable,
         Ok(_) => LookupResult::Refused("may not be executed"),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            LookupResult::Refused("may not be looked at")
+            LookupResult::Refused("may not be read")
         }
         Err(_) => LookupResult::Absent,
     }
@@ -109,21 +109,21 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_found_as_a_shell_finds_it() {
+    fn lookup_follows_path_as_shell() {
         let folder = tempfile::tempdir().unwrap();
         let (first, second) = (folder.path().join("1"), folder.path().join("2"));
-        let place = |folder: &Path, name: &str, mode| {
+        let create = |folder: &Path, name: &str, mode| {
             std::fs::create_dir_all(folder).unwrap();
             std::fs::write(folder.join(name), "").unwrap();
             std::fs::set_permissions(folder.join(name), PermissionsExt::from_mode(mode)).unwrap();
         };
-        place(&first, "both", 0o644);
-        place(&second, "both", 0o755);
-        place(&first, "plain", 0o644);
+        create(&first, "both", 0o644);
+        create(&second, "both", 0o755);
+        create(&first, "plain", 0o644);
         std::fs::create_dir_all(second.join("folder")).unwrap();
         let path = env::join_paths([Path::new("/nowhere"), &first, &second]).unwrap();
         let find = |name: &str| code(Program::find_in(OsStr::new(name), Some(&path)));
-        assert_eq!(find("both"), Ok(second.join("both")), "what may not be executed is passed over");
+        assert_eq!(find("both"), Ok(second.join("both")), "a file without execute permission is skipped");
         assert_eq!(find("plain"), Err(Code::NotExecutable));
         assert_eq!(find("folder"), Err(Code::NotExecutable));
         for absent in ["", "absent", "./absent", "/nowhere/absent"] {

@@ -1,4 +1,4 @@
-//! How a command ended, and the exit code that says so.
+//! How a command ended, and the exit code for it.
 
 use rustix::process::WaitIdStatus;
 
@@ -7,20 +7,20 @@ use crate::failure::LOST;
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CommandExit {
-    /// What the command itself did.
+    /// The end of the command's own process.
     pub(crate) end: ProcessEnd,
-    /// Whether we stopped it because what it relied on was lost.
+    /// Whether it was stopped because the hold was lost.
     pub(crate) is_lost: bool,
-    /// Whether we stopped it because we wanted to.
+    /// Whether it was stopped on request.
     pub(crate) is_stopped: bool,
-    /// Whether somebody told us to end, with SIGTERM or SIGINT.
+    /// Whether this process got SIGTERM or SIGINT.
     pub(crate) is_signaled: bool,
 }
 
 /// The end of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProcessEnd {
-    /// It ended by itself, with this code.
+    /// It exited with this code.
     Exited(u8),
     /// This signal ended it.
     Killed(u8),
@@ -38,13 +38,13 @@ impl CommandExit {
 }
 
 impl ProcessEnd {
-    /// Reads what the kernel says of a process that has ended.
+    /// Converts the kernel's status of an ended process.
     pub(super) fn of(status: &WaitIdStatus) -> ProcessEnd {
         let byte = |number: i32| u8::try_from(number & 0xff).unwrap_or(u8::MAX);
         match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => ProcessEnd::Exited(byte(code)),
             (None, Some(signal)) => ProcessEnd::Killed(byte(signal)),
-            // Only ended processes are asked about.
+            // The status is read of ended processes only.
             (None, None) => ProcessEnd::Exited(u8::MAX),
         }
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exit_code_is_the_commands_own_unless_it_was_killed_or_lost() {
+    fn exit_code_reports_exit_signal_or_loss() {
         for (end, is_lost, code) in [
             (ProcessEnd::Exited(0), false, 0),
             (ProcessEnd::Exited(7), false, 7),

@@ -1,4 +1,4 @@
-//! Running a command beside others: without a terminal, under a sentinel that all share.
+//! Runs one of many commands: without a terminal, under a shared sentinel.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,33 +18,33 @@ use super::{Deadlines, Job, StopTimes, SupervisorAction, in_time, sleep_until, t
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// What a command has that runs beside others.
+/// The resources of one of many commands.
 pub(crate) struct PooledCommand<'a> {
-    /// Who guards it.
+    /// The sentinels that guard it.
     pub(crate) sentinels: &'a SentinelPool,
-    /// What its life hangs on.
+    /// The lease that limits its run.
     pub(crate) hold: GroupLease,
-    /// What it reads.
+    /// Its standard input.
     pub(crate) stdin: File,
-    /// Where it writes what went wrong.
+    /// Its standard error.
     pub(crate) stderr: OwnedFd,
-    /// Rung when whoever catches SIGUSR1 is to be sent it.
+    /// Notified when the processes that handle SIGUSR1 are to get it.
     pub(crate) nudge: &'a Notify,
-    /// How many files it may have open, if not as many as we.
+    /// Its limit of open files, if it differs from this process's.
     pub(crate) open_files: Option<u64>,
-    /// Its turn to start, given back when it has.
+    /// The permit to start, released after the start.
     pub(crate) turn: SemaphorePermit<'a>,
 }
 
-/// Runs a command to its end, and to the end of everything that it started. Its terms must have deadlines.
+/// Runs a command, and waits for its end and for the end of every process that it started. The stop times must have deadlines.
 ///
 /// # Cancellation
 ///
-/// Dropped, it kills the process tree, and does not wait until that is gone.
+/// Dropping the future kills the process tree without waiting for its end.
 ///
 /// # Errors
 ///
-/// If the command could not be started; it has certainly not run then.
+/// If the command could not be started. It did not run.
 pub(crate) async fn run_pooled(
     job: &Job<'_>,
     pooled: PooledCommand<'_>,
@@ -56,32 +56,32 @@ pub(crate) async fn run_pooled(
     let (sentinels, hold, nudge) = (pooled.sentinels, pooled.hold, pooled.nudge);
     let tree = start(job, pooled, deadlines).await?;
     let mut running = PooledChild { tree, is_over: false };
-    let mut course = StopSchedule::new(job.grace, job.signal);
-    running.send(&course.handle(ScheduleInput::StopTimes(now), BootClock.now()), output);
+    let mut schedule = StopSchedule::new(job.grace, job.signal);
+    running.send(&schedule.handle(ScheduleInput::StopTimes(now), BootClock.now()), output);
     let (mut has_feed, mut is_stopped) = (true, false);
     loop {
-        let happened = tokio::select! {
+        let woken_by = tokio::select! {
             biased;
             changed = terms.changed(), if has_feed => match changed {
                 Ok(()) => PooledEvent::StopTimes(*terms.borrow_and_update()),
-                // Whoever kept what the command relies on is gone.
+                // The task that renews the lease is gone, so the lease counts as lost.
                 Err(_) => {
                     has_feed = false;
                     PooledEvent::StopTimes(StopTimes { deadlines: Some(deadlines), order: SupervisorAction::Lost })
                 }
             },
-            () = sleep_until(course.next_wake()) => PooledEvent::Time,
+            () = sleep_until(schedule.next_wake()) => PooledEvent::Time,
             () = nudge.notified() => PooledEvent::Nudge,
             change = running.tree.next() => PooledEvent::Changed(change),
         };
-        let event = match happened {
+        let event = match woken_by {
             PooledEvent::StopTimes(terms) => {
                 if let Some(newer) = terms.deadlines {
                     deadlines = newer;
                     sentinels.until(hold, newer.kill);
                 }
                 if terms.order != SupervisorAction::Run && !is_stopped {
-                    // One that has ended by itself is not one that was stopped.
+                    // A command that ended by itself before the request was not stopped.
                     is_stopped = !running.tree.has_ended();
                 }
                 ScheduleInput::StopTimes(terms)
@@ -100,16 +100,16 @@ pub(crate) async fn run_pooled(
                 output.note(&left_running(&names));
                 continue;
             }
-            // It may be continued by the process that stopped it.
+            // The process that stopped the command may continue it.
             PooledEvent::Changed(TreeChange::Stopped(_)) => continue,
         };
-        running.send(&course.handle(event, BootClock.now()), output);
+        running.send(&schedule.handle(event, BootClock.now()), output);
     }
     running.is_over = true;
     sentinels.leave(running.tree.id);
     let end = running.tree.end();
-    // Should we have been stopped ourselves, the sentinel has ended it, and we learn of its end before we learn that its time was over.
-    let is_lost = course.is_lost() || BootClock.now() >= deadlines.term;
+    // If this process was stopped, the sentinel killed the command. Its end is then seen before the deadline is.
+    let is_lost = schedule.is_lost() || BootClock.now() >= deadlines.term;
     Ok(CommandExit { end, is_lost, is_stopped, is_signaled: false })
 }
 
@@ -133,15 +133,15 @@ async fn start(
         launch.abort();
         return Err(unsupervised(&error));
     }
-    // Only now: the sentinel ends a command that comes after this, but not one that was late before it was guarded.
+    // Checked after the sentinel guards the tree: from here on the sentinel enforces the deadline, but it does not notice one that had passed before.
     if BootClock.now() >= deadlines.term {
         launch.abort();
         sentinels.leave(tree);
         return Err(too_late());
     }
-    let gone = launch.go(job.program, stdin.as_fd()).await;
+    let started = launch.go(job.program, stdin.as_fd()).await;
     drop(turn);
-    match gone {
+    match started {
         Ok(tree) => Ok(tree),
         Err((failure, unstarted)) => {
             unstarted.abandon();
@@ -151,7 +151,7 @@ async fn start(
     }
 }
 
-/// A command in our charge.
+/// A running command; dropping it kills its tree.
 struct PooledChild {
     tree: ProcessTree,
     is_over: bool,
@@ -161,7 +161,8 @@ impl PooledChild {
     fn send(&self, signals: &[Signal], output: &Output) {
         for &signal in signals {
             if let Err(error) = self.tree.signal(signal) {
-                output.note(&format!("{signal:?} could not be sent to everybody of the command: {error}"));
+                output
+                    .note(&format!("{signal:?} could not be sent to all processes of the command: {error}"));
             }
         }
     }
@@ -170,7 +171,7 @@ impl PooledChild {
 impl Drop for PooledChild {
     fn drop(&mut self) {
         if !self.is_over {
-            // It stays guarded: what this does not reach, the sentinel will.
+            // The sentinel still guards the tree, and kills what this signal does not reach.
             let _ = self.tree.signal(Signal::KILL);
         }
     }

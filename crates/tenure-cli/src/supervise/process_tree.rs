@@ -1,7 +1,7 @@
 //! The process tree of a command: the command, everything that it started, and the reaper at its root.
 //!
 //! This is the supervisor's end; [`reaper`](super::reaper) is the process at the other end of the socket.
-//! A socket that is closed makes the reaper kill the whole tree, so a dropped `ProcessTree` leaves nothing running.
+//! The reaper kills the whole tree when the socket closes, so a dropped `ProcessTree` leaves no process running.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,20 +17,20 @@ use super::group::ProcessGroup;
 use super::outcome::ProcessEnd;
 use super::reaper::{ReaperReport, ReaperRequest};
 
-/// The numbers of a tree: how the sentinel finds it.
+/// The pids with which the sentinel finds a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TreeId {
-    /// The process that is the ancestor of all others of the tree.
+    /// The ancestor of all other processes of the tree.
     pub(super) reaper: Pid,
     /// The command's own process group.
     pub(super) group: ProcessGroup,
 }
 
-/// A command that runs, or what it left running.
+/// A running command, or the processes that it left running.
 pub(super) struct ProcessTree {
     reaper: Child,
     socket: UnixStream,
-    /// The beginning of a report.
+    /// The received beginning of a report.
     rest: Vec<u8>,
     pub(super) id: TreeId,
     /// How the command itself ended.
@@ -58,9 +58,9 @@ impl ProcessTree {
     ///
     /// If a process cannot be started; none is left then.
     pub(super) async fn start(mut reaper: Command, launcher: OwnedFd) -> io::Result<ProcessTree> {
-        let (socket, theirs) = StdUnixStream::pair()?;
-        let child = reaper.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
-        // The reaper's end of the socket must be closed here, or its death would not be seen.
+        let (socket, reaper_end) = StdUnixStream::pair()?;
+        let child = reaper.stdin(Stdio::from(OwnedFd::from(reaper_end))).spawn()?;
+        // Closes this process's copy of the reaper's end; otherwise the socket would stay open after the reaper has died.
         drop(reaper);
         let number = |number: u32| i32::try_from(number).ok().and_then(Pid::from_raw);
         let pid = number(child.id()).ok_or_else(|| io::Error::other("a child without a pid"))?;
@@ -100,7 +100,7 @@ impl ProcessTree {
         }
     }
 
-    /// How the command ended, once it has; a tree that is gone without a report was killed with its reaper.
+    /// How the command ended, once it has. A tree that ended without a report was killed with its reaper.
     pub(super) fn end(&self) -> ProcessEnd {
         self.end.unwrap_or(ProcessEnd::Killed(u8::try_from(Signal::KILL.as_raw()).unwrap_or(u8::MAX)))
     }
@@ -110,18 +110,18 @@ impl ProcessTree {
         self.end.is_some() || self.id.group.has_leader_ended()
     }
 
-    /// Lets the reaper reap the command, which has ended: from now on its group's number may belong to another process.
+    /// Lets the reaper reap the ended command. From then on another process may get the group's number.
     pub(super) fn reap_command(&mut self) {
         self.is_reaped = true;
         self.request(&ReaperRequest::Reap);
     }
 
-    /// Sends a signal. A stop and what belongs to it goes to the whole tree, everything else to the command's group, as a terminal would do.
+    /// Sends a signal: TERM, KILL and CONT to the whole tree, any other to the command's group, as a terminal does.
     pub(super) fn signal(&self, signal: Signal) -> Result<(), Errno> {
         let is_for_all = matches!(signal, Signal::TERM | Signal::KILL | Signal::CONT) || self.is_reaped;
         if signal == Signal::KILL {
             self.request(&ReaperRequest::Kill);
-            // A reaper that was stopped could not kill. It is not reaped yet, so this is its number.
+            // A stopped reaper could not kill. It is not reaped yet, so the pid is still its own.
             let _ = kill_process(self.id.reaper, Signal::CONT);
         } else if is_for_all {
             let but = (!self.is_reaped).then_some(self.id.group.leader());
@@ -130,15 +130,15 @@ impl ProcessTree {
         if self.is_reaped { Ok(()) } else { self.id.group.signal(signal) }
     }
 
-    /// Sends a signal to those processes of the tree that catch it: a request for progress must not end a process.
+    /// Sends a signal to the processes of the tree that handle it: a checkpoint request must not end a process.
     pub(super) fn signal_catching(&self, signal: Signal) {
         let sent = descendants::signal(self.id.reaper, signal, |process| process.catches(signal));
         if let Err(error) = sent {
-            tracing::debug!(%error, "processes of the command cannot be listed");
+            tracing::debug!(%error, "command processes not listed");
         }
     }
 
-    /// Ends a tree whose command was not started.
+    /// Ends a tree before its command was started.
     pub(super) fn abandon(self) {
         let ProcessTree { mut reaper, socket, .. } = self;
         drop(socket);
@@ -148,20 +148,20 @@ impl ProcessTree {
     fn gone(&mut self) -> TreeChange {
         let _ = self.reaper.wait();
         if self.end.is_none() {
-            // The reaper itself was killed. What it leaves in the group can be reached, the rest of the tree not any more.
+            // The reaper itself was killed. Only the command's group can still be found, not the rest of the tree.
             let _ = self.id.group.signal(Signal::KILL);
         }
         TreeChange::Gone
     }
 
-    /// Never waits: a reaper that does not read is stopped, and the sentinel ends its tree in time.
+    /// Sends a request without waiting: a reaper that does not read is stopped, and the sentinel kills its tree in time.
     fn request(&self, request: &ReaperRequest) {
         if let Err(error) = self.socket.try_write(request.to_string().as_bytes()) {
-            tracing::debug!(%error, "the reaper of the command does not read");
+            tracing::debug!(%error, "reaper request not sent");
         }
     }
 
-    /// The next report; none when the reaper is gone.
+    /// The next report; `None` after the reaper has ended.
     async fn report(&mut self) -> Option<ReaperReport> {
         loop {
             if let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') {
@@ -180,7 +180,7 @@ impl ProcessTree {
     }
 }
 
-/// The message about processes that a command leaves behind.
+/// The note about processes that a command left running.
 pub(super) fn left_running(names: &str) -> String {
-    format!("the command has ended, waiting for what it left running: {names}")
+    format!("the command has ended, waiting for the processes that it left running: {names}")
 }

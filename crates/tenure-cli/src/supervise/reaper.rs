@@ -3,7 +3,7 @@
 //! A process group ends where a command calls `setsid` or `setpgid`, as `timeout`, `bash -m` and daemons do.
 //! The reaper is a child subreaper: whatever the command starts stays below it, however often it forks.
 //! It reports how the command ended, ends itself when no process of the tree is left, and kills the tree when the supervisor's end of the socket
-//! is closed. It sits in a process group of its own, so that no signal to the command's group ends it.
+//! is closed. It has its own process group, so that no signal to the command's group ends it.
 //!
 //! **Invariant**: the reaper ends after the last process of its tree.
 
@@ -24,7 +24,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_proc
 use super::outcome::ProcessEnd;
 use super::{descendants, launch, signals};
 
-/// What the reaper reports.
+/// A report of the reaper to the supervisor.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum ReaperReport {
     /// The launcher was started, as leader of a group of its own.
@@ -35,11 +35,11 @@ pub(super) enum ReaperReport {
     Stopped(Signal),
     /// The command has ended. It is reaped on request.
     Ended(ProcessEnd),
-    /// These are left after it.
+    /// These processes are left after it.
     Left(String),
 }
 
-/// What is requested of the reaper. The end of the socket means [`ReaperRequest::Kill`].
+/// A request of the supervisor. The end of the socket means [`ReaperRequest::Kill`].
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum ReaperRequest {
     /// Reap the command.
@@ -52,7 +52,7 @@ pub(super) enum ReaperRequest {
 
 /// Runs the reaper's process.
 pub(crate) fn run(path: &Path, command: &[OsString], open_files: Option<u64>) -> ExitCode {
-    let deafness = signals::deafen();
+    let handlers = signals::ignore_requests();
     let Ok((mut socket, launcher)) = launch::receive() else { return ExitCode::from(125) };
     let leader = match start(path, command, open_files, launcher) {
         Ok(leader) => leader,
@@ -64,20 +64,20 @@ pub(crate) fn run(path: &Path, command: &[OsString], open_files: Option<u64>) ->
     };
     let Ok(requests) = socket.try_clone() else { return ExitCode::from(125) };
     let (reap, may_reap) = channel();
-    // Not joined: it ends with the process.
+    // Not joined: the thread ends with the process.
     std::thread::spawn(move || serve(leader, requests, reap));
     CommandParent { leader, socket, may_reap }.watch();
-    drop(deafness);
+    drop(handlers);
     ExitCode::SUCCESS
 }
 
 fn start(path: &Path, command: &[OsString], open_files: Option<u64>, launcher: OwnedFd) -> io::Result<Pid> {
-    // Before the first child, so that none can escape.
+    // Set before the first child is started, so that no orphan can escape.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let mut process = launch::command(path, open_files, command)?;
     let child = process.stdin(Stdio::from(launcher)).process_group(0).spawn()?;
-    // A reader of the command's output must see its end, also while this process runs on.
+    // This process may outlive the command. It must not keep the command's output open, or a reader would not see its end.
     let null = File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
@@ -92,20 +92,20 @@ fn serve(leader: Pid, requests: UnixStream, reap: Sender<()>) {
             Some(ReaperRequest::Reap) => drop(reap.send(())),
             Some(ReaperRequest::Signal { signal, but }) => {
                 let own = rustix::process::getpid();
-                // Without /proc only the group can be reached, and the supervisor has done that.
+                // Without /proc only the group can be signalled, and the supervisor has done that.
                 let _ = descendants::signal(own, signal, |process| but.is_none() || process.group != but);
             }
             Some(ReaperRequest::Kill) => break,
-            // This process and the other end are one program.
+            // Both ends are the same program, so an unknown request means a broken socket.
             None => break,
         }
     }
-    // The command may be reaped from here on, or a supervisor that does not exist any more would be waited for.
+    // Dropping the sender permits the reaping: a supervisor that is gone will not request it.
     drop(reap);
     kill_all(leader)
 }
 
-/// Kills until the process ends, which it does with the last of its tree.
+/// Kills in rounds until this process ends, after the last process of its tree.
 fn kill_all(leader: Pid) -> ! {
     let own = rustix::process::getpid();
     loop {
@@ -116,7 +116,7 @@ fn kill_all(leader: Pid) -> ! {
     }
 }
 
-/// The command's parent.
+/// The parent of the command, which waits for it.
 struct CommandParent {
     leader: Pid,
     socket: UnixStream,
@@ -124,7 +124,7 @@ struct CommandParent {
 }
 
 impl CommandParent {
-    /// Waits for everything that ends, until nothing is left.
+    /// Waits for children until none is left.
     fn watch(mut self) {
         self.report(&ReaperReport::Started(self.leader));
         let any = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
@@ -153,9 +153,9 @@ impl CommandParent {
         self.finish();
     }
 
-    /// The command has ended: waits for the others.
+    /// Waits for the other processes after the command has ended.
     fn finish(mut self) {
-        // Until then its group's number is its own, which the supervisor needs to take the terminal back.
+        // Until the command is reaped, its group's number stays valid. The supervisor needs it to take the terminal back.
         let _ = self.may_reap.recv();
         let _ = waitid(WaitId::Pid(self.leader), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         let left = descendants::of(rustix::process::getpid()).unwrap_or_default();
@@ -172,20 +172,20 @@ impl CommandParent {
     }
 
     fn report(&mut self, report: &ReaperReport) {
-        // A supervisor that is gone needs no report; the other thread kills then.
+        // If the supervisor is gone, the other thread kills the tree.
         let _ = self.socket.write_all(report.to_string().as_bytes());
     }
 }
 
-/// Reaps the orphans that have ended while the command runs.
+/// Reaps ended orphans while the command runs.
 fn reap_adopted(leader: Pid) {
-    let mut is_any = false;
+    let mut has_reaped = false;
     for pid in descendants::children_of(rustix::process::getpid()).into_iter().filter(|pid| *pid != leader) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-        is_any |= matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)));
+        has_reaped |= matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)));
     }
-    if !is_any {
-        // An orphan that /proc does not list stays a zombie until the command ends; it must not keep a core busy.
+    if !has_reaped {
+        // `waitid` returns immediately for a zombie that /proc does not list. The pause keeps this loop from using a core until the command ends.
         std::thread::sleep(descendants::ROUND_EVERY);
     }
 }
@@ -198,17 +198,17 @@ impl fmt::Display for ReaperReport {
             ReaperReport::Stopped(signal) => writeln!(f, "stopped {}", signal.as_raw()),
             ReaperReport::Ended(ProcessEnd::Exited(code)) => writeln!(f, "exited {code}"),
             ReaperReport::Ended(ProcessEnd::Killed(signal)) => writeln!(f, "killed {signal}"),
-            // A process may choose its name; a line break in it would be the end of the report.
+            // A process chooses its name. A line break in it would end the report.
             ReaperReport::Left(names) => writeln!(f, "left {}", names.replace('\n', "?")),
         }
     }
 }
 
 impl ReaperReport {
-    /// Reads one line; none if it is no report.
+    /// Parses one line; `None` if it is not a report.
     pub(super) fn parse(line: &str) -> Option<ReaperReport> {
-        let (word, rest) = line.strip_suffix('\n')?.split_once(' ')?;
-        Some(match word {
+        let (name, rest) = line.strip_suffix('\n')?.split_once(' ')?;
+        Some(match name {
             "started" => ReaperReport::Started(Pid::from_raw(rest.parse().ok()?)?),
             "failed" => ReaperReport::Failed(rest.parse().ok()?),
             "stopped" => ReaperReport::Stopped(Signal::from_named_raw(rest.parse().ok()?)?),
@@ -235,9 +235,9 @@ impl fmt::Display for ReaperRequest {
 
 impl ReaperRequest {
     fn parse(line: &str) -> Option<ReaperRequest> {
-        let words: Vec<&str> = line.split(' ').collect();
+        let fields: Vec<&str> = line.split(' ').collect();
         let signal = |text: &str| Signal::from_named_raw(text.parse().ok()?);
-        match words[..] {
+        match fields[..] {
             ["reap"] => Some(ReaperRequest::Reap),
             ["kill"] => Some(ReaperRequest::Kill),
             ["signal", number] => Some(ReaperRequest::Signal { signal: signal(number)?, but: None }),

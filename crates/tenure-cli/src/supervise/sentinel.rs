@@ -1,9 +1,10 @@
-//! The sentinel: a second process that ends commands when we no longer can.
+//! The sentinel: a second process that kills commands when the supervisor no longer can.
 //!
-//! It reads a pipe that only we hold. While messages come, it does nothing. When the pipe ends without a goodbye, we are dead; when the last
-//! moment that it received has passed, we are stopped or starved. In both cases it kills the process trees, and repeats that until none is left.
-//! It guards any number of trees, each until the moment of what that tree relies on: a worker has one sentinel for all its commands.
-//! Processes of another user are out of its reach.
+//! It reads a pipe to which only the supervisor writes. An end of the pipe without a final message means that the supervisor is dead. A deadline that
+//! passes without a later one means that the supervisor is stopped or starved. In both cases the sentinel kills the process trees in rounds until
+//! none is left.
+//! It guards any number of trees, each until the deadline of its lease: a worker has one sentinel for all its commands.
+//! It cannot kill processes of another user.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,17 +25,17 @@ mod timer;
 
 pub(crate) use process::run;
 
-/// What it answers when it has understood which group is meant.
+/// The sentinel's reply once it guards a tree.
 const GUARDING: &[u8] = b"guarding\n";
 
-/// How long it may take to leave: it has nothing to do but to hear a word.
+/// The time limit of its end after the final message, which needs no work.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What the life of a group hangs on, as a number of our choice: all that hang on one thing end at one moment.
+/// The number of a lease. All trees with the same number have the same deadline.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct GroupLease(pub(crate) u64);
 
-/// Our end of it. Dropped without `dismiss`, it kills everybody it guards.
+/// The supervisor's end. If it is dropped without `dismiss`, the sentinel kills every tree that it guards.
 pub(super) struct Sentinel {
     process: Child,
     to: pipe::Sender,
@@ -42,7 +43,7 @@ pub(super) struct Sentinel {
 }
 
 impl Sentinel {
-    /// Starts one that guards nobody yet. In a group of its own, so that a signal to ours cannot end it first.
+    /// Starts a sentinel without trees. It has its own process group, so that a signal to the supervisor's group does not end it first.
     pub(super) fn start() -> io::Result<Sentinel> {
         let mut process = ourselves()?
             .arg("sentinel")
@@ -63,7 +64,7 @@ impl Sentinel {
         })
     }
 
-    /// Tells it which tree to guard, and until when; returns when it does.
+    /// Sends a tree and its deadline, and returns once the sentinel guards the tree.
     pub(super) async fn guard(
         &mut self,
         tree: TreeId,
@@ -71,58 +72,58 @@ impl Sentinel {
         until: Option<Moment>,
     ) -> io::Result<()> {
         let (reaper, group) = (tree.reaper.as_raw_nonzero(), tree.group.leader().as_raw_nonzero());
-        let words = format!("{}guard {reaper} {group} {}\n", until_message(hold, until), hold.0);
-        self.to.write_all(words.as_bytes()).await?;
-        let mut answer = [0; GUARDING.len()];
-        self.from.read_exact(&mut answer).await?;
-        if answer == GUARDING { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+        let messages = format!("{}guard {reaper} {group} {}\n", until_message(hold, until), hold.0);
+        self.to.write_all(messages.as_bytes()).await?;
+        let mut reply = [0; GUARDING.len()];
+        self.from.read_exact(&mut reply).await?;
+        if reply == GUARDING { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
-    /// Tells it when to kill, if it hears nothing more; none: not before our end.
+    /// Sends a new deadline; `None` to kill only when the supervisor is dead.
     ///
-    /// Never waits: a sentinel that does not read has the old moment, which is the earlier one.
+    /// Never waits: a sentinel that does not read keeps the old deadline, which is earlier.
     pub(super) fn until(&mut self, hold: GroupLease, kill: Option<Moment>) -> io::Result<()> {
         match self.to.try_write(until_message(hold, kill).as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            // Words are far shorter than what a pipe takes in one piece.
+            // A message is far shorter than PIPE_BUF, so the pipe takes it whole.
             done => done.map(drop),
         }
     }
 
-    /// Tells it that no process of a tree is left.
+    /// Ends the guarding of a tree without processes.
     pub(super) async fn leave(&mut self, tree: TreeId) -> io::Result<()> {
         self.to.write_all(format!("leave {}\n", tree.reaper.as_raw_nonzero()).as_bytes()).await
     }
 
-    /// Waits until it is gone, which it should not be.
+    /// Waits until the sentinel has ended unexpectedly.
     pub(super) async fn gone(&mut self) {
         let mut nothing = [0; 16];
-        // It says nothing more, so whatever comes is its end.
+        // It sends nothing here, so a read returns only at its end.
         while self.from.read(&mut nothing).await.is_ok_and(|len| len > 0) {}
     }
 
-    /// Says goodbye: there is nobody left to guard.
+    /// Ends a sentinel without trees.
     pub(super) async fn dismiss(mut self) {
-        // One that is gone already needs no goodbye.
-        let goodbye = async {
+        // A sentinel that has ended already makes the write fail, which is fine.
+        let end = async {
             let _ = self.to.write_all(b"done\n").await;
             self.gone().await;
         };
-        if tokio::time::timeout(LEAVE_WITHIN, goodbye).await.is_err() {
-            // Somebody has stopped it; nobody needs it any more.
+        if tokio::time::timeout(LEAVE_WITHIN, end).await.is_err() {
+            // It was stopped, as by SIGSTOP, and guards nothing.
             let _ = self.process.kill();
         }
         self.reap();
     }
 
-    /// Ends one that is not needed any more, or of no use.
+    /// Kills a sentinel that is being replaced.
     pub(super) fn end(&mut self) {
-        // One that is gone already is what we want.
+        // It may have ended already.
         let _ = self.process.kill();
         self.reap();
     }
 
-    /// Takes leave of one that is gone.
+    /// Reaps a sentinel that has ended.
     pub(super) fn reap(&mut self) {
         let _ = self.process.wait();
     }

@@ -1,10 +1,11 @@
-//! One sentinel for all commands of a worker, and what it was told, so that another can take its place.
+//! One sentinel for all commands of a worker, replaced when it dies.
 //!
-//! One for each command would be as many more processes and twice as many pipes as there are commands: with a thousand tasks that is a thousand
-//! copies of this program and more open files than most limits allow, and every renewal of the one lease they share would have to be told a thousand times.
-//! One has a single weakness, that its end is everybody's: so it is replaced at once, and if that is not possible everybody is killed.
+//! A sentinel per command would cost one process and two pipes each. With a thousand tasks, that exceeds most limits of open files, and each renewal of
+//! the shared lease would need a thousand messages.
+//! The end of the one sentinel would leave every command unguarded. So this module keeps what the sentinel knows, starts another one immediately, and
+//! kills all commands if that fails.
 //!
-//! **Invariant**: whoever was answered is guarded, or killed.
+//! **Invariant**: after `guard` has returned success, the tree is guarded or killed.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,73 +21,73 @@ use super::process_tree::TreeId;
 use super::sentinel::{GroupLease, Sentinel};
 use super::{descendants, in_time};
 
-/// Where commands are given into guard. Cheap to clone.
+/// Guards the commands of a worker. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct SentinelPool {
-    asks: mpsc::UnboundedSender<SentinelRequest>,
+    requests: mpsc::UnboundedSender<SentinelRequest>,
     task: Arc<tokio::sync::Mutex<Option<JoinHandle<()>>>>,
 }
 
 enum SentinelRequest {
-    Guard { tree: TreeId, hold: GroupLease, kill: Moment, answer: oneshot::Sender<io::Result<()>> },
+    Guard { tree: TreeId, hold: GroupLease, kill: Moment, reply: oneshot::Sender<io::Result<()>> },
     Until { hold: GroupLease, kill: Moment },
     Leave { tree: TreeId },
     Close,
 }
 
 impl SentinelPool {
-    /// Starts the sentinel, so that nothing is claimed where none can be had.
+    /// Starts the sentinel. Called before the worker joins, so that a host without free processes claims no task.
     pub(crate) fn start() -> io::Result<SentinelPool> {
-        let (asks, asked) = mpsc::unbounded_channel();
-        let keeper = SentinelRestarter {
+        let (requests, received) = mpsc::unbounded_channel();
+        let restarter = SentinelRestarter {
             sentinel: Some(Sentinel::start()?),
             trees: BTreeMap::new(),
             holds: BTreeMap::new(),
         };
-        let task = tokio::spawn(keeper.keep(asked));
-        Ok(SentinelPool { asks, task: Arc::new(tokio::sync::Mutex::new(Some(task))) })
+        let task = tokio::spawn(restarter.run(received));
+        Ok(SentinelPool { requests, task: Arc::new(tokio::sync::Mutex::new(Some(task))) })
     }
 
-    /// Has a tree guarded until a moment, which [`SentinelPool::until`] moves for all that hang on the same; returns when it is.
+    /// Guards a tree until a deadline, and returns once it is guarded. [`SentinelPool::until`] moves the deadline of all trees with the same lease.
     pub(super) async fn guard(&self, tree: TreeId, hold: GroupLease, kill: Moment) -> io::Result<()> {
-        let (answer, answered) = oneshot::channel();
+        let (reply, replied) = oneshot::channel();
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-        self.asks
-            .send(SentinelRequest::Guard { tree, hold, kill, answer })
+        self.requests
+            .send(SentinelRequest::Guard { tree, hold, kill, reply })
             .map_err(|_| io::ErrorKind::BrokenPipe)?;
-        answered.await.map_err(gone)?
+        replied.await.map_err(gone)?
     }
 
-    /// What these trees rely on lasts longer.
+    /// Moves the deadline of a lease.
     pub(super) fn until(&self, hold: GroupLease, kill: Moment) {
-        // After the end there is nobody to guard.
-        let _ = self.asks.send(SentinelRequest::Until { hold, kill });
+        // After the end of the pool no tree is left.
+        let _ = self.requests.send(SentinelRequest::Until { hold, kill });
     }
 
-    /// No process of a tree is left.
+    /// Ends the guarding of a tree without processes.
     pub(super) fn leave(&self, tree: TreeId) {
-        let _ = self.asks.send(SentinelRequest::Leave { tree });
+        let _ = self.requests.send(SentinelRequest::Leave { tree });
     }
 
-    /// Says goodbye to the sentinel. Whoever is still guarded is killed.
+    /// Ends the sentinel. Trees that are still guarded are killed.
     pub(crate) async fn close(&self) {
-        let _ = self.asks.send(SentinelRequest::Close);
+        let _ = self.requests.send(SentinelRequest::Close);
         if let Some(task) = self.task.lock().await.take() {
             let _ = task.await;
         }
     }
 }
 
-/// What the sentinel knows.
+/// The state of the sentinel, from which another one can be started.
 struct SentinelRestarter {
-    /// None once it was ended by somebody and no other could be started.
+    /// `None` once it was killed and could not be replaced.
     sentinel: Option<Sentinel>,
     trees: BTreeMap<i32, (TreeId, GroupLease)>,
     holds: BTreeMap<GroupLease, Moment>,
 }
 
 impl SentinelRestarter {
-    async fn keep(mut self, mut asked: mpsc::UnboundedReceiver<SentinelRequest>) {
+    async fn run(mut self, mut received: mpsc::UnboundedReceiver<SentinelRequest>) {
         loop {
             let gone = async {
                 match &mut self.sentinel {
@@ -94,17 +95,17 @@ impl SentinelRestarter {
                     None => std::future::pending().await,
                 }
             };
-            let ask = tokio::select! {
+            let request = tokio::select! {
                 biased;
                 () = gone => None,
-                ask = asked.recv() => Some(ask.unwrap_or(SentinelRequest::Close)),
+                request = received.recv() => Some(request.unwrap_or(SentinelRequest::Close)),
             };
-            match ask {
+            match request {
                 None => self.replace().await,
-                Some(SentinelRequest::Guard { tree, hold, kill, answer }) => {
+                Some(SentinelRequest::Guard { tree, hold, kill, reply }) => {
                     let done = self.guard(tree, hold, kill).await;
-                    // Whoever does not wait any more has ended its group itself.
-                    let _ = answer.send(done);
+                    // A caller that no longer waits has ended its tree itself.
+                    let _ = reply.send(done);
                 }
                 Some(SentinelRequest::Until { hold, kill }) => self.until(hold, kill),
                 Some(SentinelRequest::Leave { tree }) => self.leave(tree).await,
@@ -130,13 +131,13 @@ impl SentinelRestarter {
     }
 
     fn until(&mut self, hold: GroupLease, kill: Moment) {
-        // A thousand tasks on one lease tell the same.
+        // A thousand tasks with one lease send the same deadline.
         let Some(before) = self.holds.get_mut(&hold).filter(|before| **before < kill) else { return };
         *before = kill;
         if let Some(sentinel) = &mut self.sentinel
             && let Err(error) = sentinel.until(hold, Some(kill))
         {
-            tracing::warn!(%error, "the sentinel cannot be told");
+            tracing::warn!(%error, "sentinel deadline not sent");
         }
     }
 
@@ -145,43 +146,43 @@ impl SentinelRestarter {
         if !self.trees.values().any(|(_, other)| *other == hold) {
             self.holds.remove(&hold);
         }
-        let told = async {
+        let sent = async {
             match &mut self.sentinel {
                 Some(sentinel) => sentinel.leave(tree).await,
                 None => Ok(()),
             }
         };
-        if let Err(error) = in_time(told).await {
-            // It would go on guarding a number that may be a stranger's soon.
-            tracing::warn!(%error, "the sentinel does not listen");
+        if let Err(error) = in_time(sent).await {
+            // It would go on guarding a pid that another process may get soon.
+            tracing::warn!(%error, "sentinel does not read");
             self.replace().await;
         }
     }
 
-    /// A sentinel is gone that should not be, or does not listen: another one takes its place.
+    /// Replaces a sentinel that has ended or does not read.
     async fn replace(&mut self) {
         if let Some(mut gone) = self.sentinel.take() {
             gone.end();
         }
         match self.successor().await {
             Ok(sentinel) => {
-                tracing::warn!("the sentinel was ended by somebody; another one guards the commands now");
+                tracing::warn!("sentinel replaced");
                 self.sentinel = Some(sentinel);
             }
             Err(error) => {
-                // Nobody would end the commands after us, so they must not go on.
-                tracing::error!(%error, "the sentinel was ended and no other can be started: everybody is killed");
+                // Without a sentinel no process would kill the commands after this one, so they must not go on.
+                tracing::error!(%error, "sentinel not replaced, killing all commands");
                 self.kill_all();
             }
         }
     }
 
     fn successor(&self) -> impl Future<Output = io::Result<Sentinel>> + Send {
-        let told: Vec<(TreeId, GroupLease, Option<Moment>)> =
+        let guarded: Vec<(TreeId, GroupLease, Option<Moment>)> =
             self.trees.values().map(|(tree, hold)| (*tree, *hold, self.holds.get(hold).copied())).collect();
         async move {
             let mut sentinel = Sentinel::start()?;
-            for (tree, hold, kill) in told {
+            for (tree, hold, kill) in guarded {
                 in_time(sentinel.guard(tree, hold, kill)).await?;
             }
             Ok(sentinel)
@@ -190,7 +191,7 @@ impl SentinelRestarter {
 
     fn kill_all(&self) {
         for (tree, _) in self.trees.values() {
-            // One round; the reapers repeat it when this process ends.
+            // One round is enough: the reapers kill the rest when this process ends.
             if descendants::signal(tree.reaper, Signal::KILL, |_| true).is_err() {
                 let _ = tree.group.signal(Signal::KILL);
             }

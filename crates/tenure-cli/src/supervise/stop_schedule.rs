@@ -1,9 +1,9 @@
-//! What is sent to the command, and when: told what happened and what time it is, it answers with signals.
+//! Decides which signals the command gets, and when. A pure state machine: events and the time in, signals out.
 //!
-//! Three things can end a command: somebody's signal, a wish of ours to stop it, and the end of what it relies on. The last has two
-//! moments: at `term` the command is asked, at `kill` it is ended, because from then on somebody else may hold what it holds.
+//! Three things end a command: a forwarded signal, a stop request of this process, and the end of its hold. The hold has two deadlines: at `term` the
+//! command gets the stop signal, at `kill` SIGKILL, because from then on another process may hold it.
 //!
-//! **Invariant**: once `kill` has passed, the next call answers with SIGKILL, whatever else happened.
+//! **Invariant**: once `kill` has passed, the next call returns SIGKILL, whatever else happened.
 //!
 //! **Invariant**: after SIGKILL nothing more is sent.
 
@@ -12,66 +12,65 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tenure_core::time::Moment;
 
-/// A second Ctrl-C within this time means it: shorter, and hands are too slow; longer, and two that have nothing to do with each
-/// other would kill.
+/// A second Ctrl-C within this time kills. Shorter, and a person is too slow; longer, and two unrelated ones would kill.
 const INSIST_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long a command has that lost what it relied on: somebody else may have it already.
+/// The time from the stop signal to SIGKILL after a known loss: another process may hold the lock already.
 const LOST_GRACE_MAX: Duration = Duration::from_secs(1);
 
-/// What a command's life hangs on.
+/// The deadlines of a command, and the requested action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StopTimes {
-    /// Until when it may run; none if nothing it relies on can end.
+    /// Its deadlines; `None` if it relies on no hold.
     pub(crate) deadlines: Option<Deadlines>,
-    /// What is wanted of it.
+    /// The requested action.
     pub(crate) order: SupervisorAction,
 }
 
 impl StopTimes {
-    /// It may run for as long as it likes.
+    /// No deadline and no request.
     pub(crate) const FREE: StopTimes = StopTimes { deadlines: None, order: SupervisorAction::Run };
 }
 
 /// Two moments on the boot clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Deadlines {
-    /// When it is asked to stop.
+    /// When it gets the stop signal.
     pub(crate) term: Moment,
-    /// When it is killed.
+    /// When it gets SIGKILL.
     pub(crate) kill: Moment,
 }
 
-/// What is wanted of a command. Nothing but the first can be taken back.
+/// The requested action for a command. Every action except `Run` is final.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SupervisorAction {
-    /// Go on.
+    /// Run.
     Run,
-    /// Stop: SIGTERM, and SIGKILL when the grace is over.
+    /// Stop it: the stop signal, and SIGKILL after the grace.
     Stop,
-    /// What it relied on is known to be gone.
+    /// Its hold is known to be lost.
     Lost,
-    /// Stop now: SIGKILL.
+    /// Kill it now.
     End,
 }
 
-/// Something that happened.
+/// An input of the schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ScheduleInput {
-    /// Somebody sent us this signal.
+    /// This process got this signal.
     Signal(Signal),
-    /// The terms are these now.
+    /// New stop times.
     StopTimes(StopTimes),
     /// Time has passed.
     Time,
 }
 
-/// The way to the end of a command.
+/// The stop schedule of one command.
 #[derive(Debug)]
 pub(super) struct StopSchedule {
-    /// How long after SIGTERM or SIGINT comes SIGKILL; none: never.
+    /// The time from SIGTERM or SIGINT to SIGKILL; `None` for no limit.
     grace: Option<Duration>,
-    /// What asks it to stop.
+    /// The stop signal.
     signal: Signal,
     deadlines: Option<Deadlines>,
     kill_at: Option<Moment>,
@@ -97,7 +96,7 @@ impl StopSchedule {
         }
     }
 
-    /// What to send to the group, in this order.
+    /// Handles an input, and returns the signals to send, in this order.
     pub(super) fn handle(&mut self, event: ScheduleInput, now: Moment) -> Vec<Signal> {
         let mut signals = Vec::new();
         match event {
@@ -131,7 +130,7 @@ impl StopSchedule {
         signals
     }
 
-    /// When to be told the time again.
+    /// When the next `Time` input is due.
     pub(super) fn next_wake(&self) -> Option<Moment> {
         if self.has_killed {
             return None;
@@ -140,17 +139,17 @@ impl StopSchedule {
         [self.kill_at, deadline].into_iter().flatten().min()
     }
 
-    /// Whether the command was stopped because it lost what it relied on.
+    /// Whether the command was stopped because its hold ended.
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost
     }
 
-    /// Whether somebody told us to end.
+    /// Whether this process got SIGTERM or SIGINT.
     pub(super) fn is_signaled(&self) -> bool {
         self.is_signaled
     }
 
-    /// Whether there is nothing left to send.
+    /// Whether SIGKILL was returned.
     pub(super) fn has_killed(&self) -> bool {
         self.has_killed
     }
@@ -164,7 +163,7 @@ impl StopSchedule {
             }
         }
         if signal == Signal::TERM {
-            // A command that somebody has stopped cannot answer.
+            // A stopped command handles SIGTERM only after it is continued.
             signals.push(Signal::CONT);
         }
         if signal == Signal::TERM || signal == Signal::INT {

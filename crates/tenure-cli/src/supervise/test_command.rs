@@ -1,4 +1,4 @@
-//! `tenure internal supervise`: supervision by itself, with deadlines from the command line instead of a lease; for tests.
+//! `tenure internal supervise`: supervision with deadlines from the command line instead of a lease, for tests.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -14,25 +14,25 @@ use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
-/// What to run_test.
+/// The flags of the test command.
 #[derive(Args, Debug)]
 pub(crate) struct SuperviseArgs {
-    /// Ask the command to stop this long after the last renewal.
+    /// Send the stop signal this long after the last renewal.
     #[arg(long, value_parser = duration::parse, requires = "kill_after")]
     term_after: Option<Duration>,
     /// Kill it this long after the last renewal.
     #[arg(long, value_parser = duration::parse, requires = "term_after")]
     kill_after: Option<Duration>,
-    /// Renew this often; without it, never.
+    /// The interval of renewals; without it, there are none.
     #[arg(long, value_parser = duration::parse)]
     renew_every: Option<Duration>,
-    /// Know after this long that everything is lost.
+    /// Report a loss after this time.
     #[arg(long, value_parser = duration::parse)]
     lose_after: Option<Duration>,
-    /// Want it to stop after this long.
+    /// Request a stop after this time.
     #[arg(long, value_parser = duration::parse)]
     stop_after: Option<Duration>,
-    /// The grace.
+    /// The time between SIGTERM and SIGKILL.
     #[arg(long, value_parser = duration::parse)]
     grace: Option<Duration>,
     /// The command.
@@ -51,7 +51,7 @@ impl SuperviseArgs {
     }
 }
 
-/// Runs it.
+/// Runs the test command.
 pub(crate) async fn run_test(args: &SuperviseArgs, output: &Output) -> Result<ExitCode, Failure> {
     let Some((name, rest)) = args.command.split_first() else { return Err(Failure::usage("no command")) };
     let program = Program::find(name)?;
@@ -79,8 +79,8 @@ pub(crate) async fn run_test(args: &SuperviseArgs, output: &Output) -> Result<Ex
     let outcome = tokio::select! {
         biased;
         outcome = running => outcome?,
-        () = ordering => unreachable!("it waits for the command's end"),
-        () = renewing => unreachable!("it goes on for ever"),
+        () = ordering => unreachable!("the future never completes"),
+        () = renewing => unreachable!("the future never completes"),
     };
     Ok(ExitCode::from(outcome.exit_code()))
 }

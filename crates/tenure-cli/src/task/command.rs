@@ -1,57 +1,58 @@
-//! Telling a task something, and what came of it. Commands to nodes are waited for in the same way.
+//! Sends a command to a task and reports its reply. Commands to nodes share the waiting.
 
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tenure::client::{Client, CommandError, Handled, ReplacedCommand, Sent, WaitCommandError};
+use tenure::Tenure;
 use tenure::clock::wall_time;
+use tenure::task::{CommandError, CommandReply, PendingCommand, ReplacedCommand};
 use tenure_core::id::TaskId;
 use tenure_core::record::{CommandOutcome, Timestamp};
 use tenure_core::task::{TaskMessage, TaskState};
 
-use super::{SCHEMA, nothing_known};
+use super::{SCHEMA, no_such_task};
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
 #[derive(Args, Debug)]
 pub(crate) struct TimeoutArgs {
-    /// How long to wait until it is acknowledged. The command stands after that too.
+    /// How long to wait for the acknowledgement. The command stays in the store after that.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "10s", conflicts_with = "no_wait")]
     wait: Duration,
-    /// Do not wait until it is acknowledged.
+    /// Do not wait for the acknowledgement.
     #[arg(long)]
     no_wait: bool,
 }
 
 impl TimeoutArgs {
-    /// How long to wait; not at all if none.
+    /// How long to wait; `None` for not at all.
     pub(crate) fn within(&self) -> Option<Duration> {
         (!self.no_wait).then_some(self.wait)
     }
 }
 
-/// Until when a task is to sleep: a time, or how long from now.
+/// Parses when a sleep ends: a time, or a duration from now.
 pub(super) fn until(text: &str) -> Result<Timestamp, Failure> {
     let looks_like_time = text.contains(['-', ':', 'T']);
     let until = if looks_like_time {
-        text.parse::<Timestamp>().map_err(|bad| Failure::usage(bad.to_string()))?
+        text.parse::<Timestamp>().map_err(|error| Failure::usage(error.to_string()))?
     } else {
-        let span = duration::parse(text).map_err(|bad| {
-            Failure::usage(bad.to_string()).hint("or say until when, as in 2026-12-31T23:59:59Z")
+        let span = duration::parse(text).map_err(|error| {
+            Failure::usage(error.to_string()).hint("or give a time, as in 2026-12-31T23:59:59Z")
         })?;
         let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         Timestamp(wall_time().0.saturating_add(span_ms))
     };
     if until <= wall_time() {
-        return Err(Failure::usage(format!("it would sleep until {until}, which has passed"))
-            .hint("run it now with `tenure task resume`, or choose a later time"));
+        return Err(Failure::usage(format!("the end of the sleep has passed: {until}"))
+            .hint("run the task now with `tenure task resume`, or choose a later time"));
     }
     Ok(until)
 }
 
-/// What came of a command to a task.
+/// The JSON report of a command to a task.
 #[derive(Serialize)]
 struct TaskCommandReport {
     schema: &'static str,
@@ -66,44 +67,45 @@ struct TaskCommandReport {
     replaced: Option<PreviousCommand>,
 }
 
-/// The command that nobody had handled.
+/// The unhandled command that was replaced.
 #[derive(Serialize)]
 struct PreviousCommand {
     command: Option<String>,
     by: String,
 }
 
-/// Tells a task something through its owner.
+/// Sends a command to a task's owner, and waits until the owner acknowledges it.
 pub(super) async fn send_and_wait(
     id: &TaskId,
     message: TaskMessage,
     timeout: &TimeoutArgs,
-    client: &Client,
+    tenure: &Tenure,
     output: &Output,
 ) -> Result<(), Failure> {
-    let word = message.kind().as_str();
-    let sent = client.command(id, message).await.map_err(|error| not_sent(id, word, error))?;
+    let name = message.kind().as_str();
+    let sent =
+        tenure.task(id).command(message).no_reply().await.map_err(|error| not_sent(id, name, error))?;
     if let Some(replaced) = &sent.replaced {
         output.note(&describe_replaced(replaced));
     }
     let handled = match timeout.within() {
         None => None,
-        Some(within) => match sent.wait(within).await {
+        Some(within) => match sent.reply().timeout(within).await {
             Ok(handled) => Some(handled),
-            Err(error) => return Err(no_reply(id, word, error, client).await),
+            Err(error) => return Err(no_reply(id, name, error, tenure).await),
         },
     };
-    let handled = handled.map(|handled| acknowledged(&format!("{word} of '{id}'"), handled)).transpose();
-    let handled =
-        handled.map_err(|failure| failure.hint(format!("see how it stands with `tenure task show {id}`")))?;
-    report(id, word, &sent, handled.as_ref(), output)
+    let handled = handled.map(|handled| acknowledged(&format!("{name} of '{id}'"), handled)).transpose();
+    let handled = handled
+        .map_err(|failure| failure.hint(format!("see the task's state with `tenure task show {id}`")))?;
+    report(id, name, &sent, handled.as_ref(), output)
 }
 
 fn report(
     id: &TaskId,
-    word: &'static str,
-    sent: &Sent,
-    handled: Option<&Handled>,
+    name: &'static str,
+    sent: &PendingCommand,
+    handled: Option<&CommandReply>,
     output: &Output,
 ) -> Result<(), Failure> {
     let from = handled.and_then(|handled| handled.from).map(TaskState::as_str);
@@ -116,7 +118,7 @@ fn report(
         return output.object(&TaskCommandReport {
             schema: SCHEMA,
             id: id.to_string(),
-            message: word,
+            message: name,
             from,
             to,
             acknowledged_by: handled.map(|handled| handled.by.to_string()),
@@ -126,8 +128,8 @@ fn report(
         });
     }
     match handled {
-        None => output.note(&format!("{word} was sent to '{id}'; nobody has acknowledged it yet")),
-        Some(handled) => note_acknowledged(&format!("{word} of '{id}'"), handled, output),
+        None => output.note(&format!("{name} was sent to '{id}', and no node has acknowledged it yet")),
+        Some(handled) => note_acknowledged(&format!("{name} of '{id}'"), handled, output),
     }
     let dash = "-";
     let by = handled.map_or(dash, |handled| handled.by.as_str());
@@ -135,86 +137,93 @@ fn report(
     output.record([id.as_str(), from.unwrap_or(dash), to.unwrap_or(dash), by, &took])
 }
 
-/// Says who has handled it.
-pub(crate) fn note_acknowledged(what: &str, handled: &Handled, output: &Output) {
-    let why = handled.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+/// Prints which node acknowledged a command, and how fast.
+pub(crate) fn note_acknowledged(what: &str, handled: &CommandReply, output: &Output) {
+    let why = handled.reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     output.note(&format!("{what} acknowledged by {} in {} ms{why}", handled.by, handled.took.as_millis()));
 }
 
-/// What it means that a command was handled: only what was done is no failure.
-pub(crate) fn acknowledged(what: &str, handled: Handled) -> Result<Handled, Failure> {
-    let why = handled.why.as_deref().unwrap_or("it does not say why");
+/// The failure of a command that a node handled and did not do.
+pub(crate) fn acknowledged(what: &str, handled: CommandReply) -> Result<CommandReply, Failure> {
+    let why = handled.reason.as_deref().unwrap_or("it gives no reason");
     let (by, ms) = (&handled.by, handled.took.as_millis());
     let (code, message) = match handled.outcome {
         CommandOutcome::Done => return Ok(handled),
         CommandOutcome::Refused => (Code::Conflict, format!("{what} was refused by {by} in {ms} ms: {why}")),
         CommandOutcome::Replaced => (
             Code::Conflict,
-            format!("{what} was not done: {by} sent another command before anybody had handled it"),
+            format!("{what} was not done: {by} sent another command before a node handled it"),
         ),
         CommandOutcome::Expired => (Code::Conflict, format!("{what} was not done: {why}")),
-        CommandOutcome::Malformed => {
-            (Code::Failed, format!("{by} does not understand {what}, perhaps because it is older: {why}"))
-        }
-        _ => (Code::Failed, format!("{by} says of {what} what this program does not understand; upgrade it")),
+        CommandOutcome::Malformed => (
+            Code::Failed,
+            format!("{by} does not know {what}, perhaps because it runs an older version: {why}"),
+        ),
+        _ => (
+            Code::Failed,
+            format!("the reply of {by} to {what} is unknown to this version of tenure; upgrade it"),
+        ),
     };
     Err(Failure::new(code, message))
 }
 
 fn describe_replaced(replaced: &ReplacedCommand) -> String {
-    let what = replaced.command.as_deref().unwrap_or("one that cannot be read");
-    let by = if replaced.by.is_empty() { "somebody" } else { &replaced.by };
-    format!("it replaces a command that nobody had handled: {what}, sent by {by}")
+    let what = replaced.command.as_deref().unwrap_or("an unreadable command");
+    let by = if replaced.by.is_empty() { "an unknown sender" } else { &replaced.by };
+    format!("replaced an unhandled command: {what}, sent by {by}")
 }
 
-fn not_sent(id: &TaskId, word: &str, error: CommandError) -> Failure {
+fn not_sent(id: &TaskId, name: &str, error: CommandError) -> Failure {
     match error {
-        CommandError::NotFound => nothing_known(id),
-        CommandError::Ended(state) => {
-            Failure::new(Code::Conflict, format!("'{id}' has ended, it is {state}, and takes no {word}"))
-                .hint(format!("see `tenure task history {id}`; `tenure task forget {id}` lets it run again"))
+        CommandError::NotFound => no_such_task(id),
+        CommandError::Finished { state } => Failure::new(
+            Code::Conflict,
+            format!("{name} was not sent to '{id}': the task has ended, it is {state}"),
+        )
+        .hint(format!("see `tenure task history {id}`; `tenure task retry {id}` runs it again")),
+        CommandError::InvalidTime { until } => {
+            Failure::usage(format!("the end of the sleep has passed: {until}"))
         }
-        CommandError::Past(until) => {
-            Failure::usage(format!("it would sleep until {until}, which has passed"))
-        }
-        CommandError::Unknown(error) => {
-            let message = format!("it is not known whether {word} was sent to '{id}': {error}");
-            Failure::new(Code::Ambiguous, message).hint(format!("look with `tenure task show {id}`"))
+        CommandError::Ambiguous(error) => {
+            let message = format!("{name} may or may not have been sent to '{id}': {error}");
+            Failure::new(Code::Ambiguous, message)
+                .hint(format!("see the waiting command with `tenure task show {id}`"))
         }
         CommandError::Store(error) => {
-            Failure::from(error).while_doing(&format!("{word} was not sent to '{id}'"))
+            Failure::from(error).while_doing(&format!("{name} was not sent to '{id}'"))
         }
-        other => Failure::new(Code::Failed, format!("{word} was not sent to '{id}': {other}")),
+        other => Failure::new(Code::Failed, format!("{name} was not sent to '{id}': {other}")),
     }
 }
 
-/// Nobody said in time what came of it. Who should have is worth knowing.
-async fn no_reply(id: &TaskId, word: &str, error: WaitCommandError, client: &Client) -> Failure {
+/// The failure of a wait for a reply. It names the owner, which should have replied.
+async fn no_reply(id: &TaskId, name: &str, error: CommandError, tenure: &Tenure) -> Failure {
     match error {
-        WaitCommandError::Deadline(within) => {
-            let owner = client.get(id).await.ok().flatten().and_then(|task| task.owner().cloned());
-            let who = match &owner {
+        CommandError::Timeout { after: within } => {
+            let owner = tenure.task(id).summary().await.ok().flatten().and_then(|task| task.owner().cloned());
+            let why = match &owner {
                 Some(owner) => format!("its owner {owner} has not acknowledged it"),
-                None => "nobody owns it".to_owned(),
+                None => "the task has no owner".to_owned(),
             };
             let message =
-                format!("{word} of '{id}' was not handled within {}: {who}", duration::format(within));
+                format!("{name} of '{id}' was not handled within {}: {why}", duration::format(within));
             let next = match owner {
                 Some(owner) => format!("`tenure node show {owner}`"),
                 None => "`tenure node ls`".to_owned(),
             };
             Failure::new(Code::TimedOut, message)
-                .hint(format!("the command waits for a week; wait longer with --wait, or look at {next}"))
+                .hint(format!("the command waits for a week; wait longer with --wait, or see {next}"))
         }
-        WaitCommandError::Gone => {
-            let message = format!("{word} of '{id}' is gone, and nobody has handled it");
-            Failure::new(Code::Conflict, message).hint(format!("look with `tenure task show {id}`"))
+        CommandError::Deleted => {
+            let message = format!("{name} of '{id}' was deleted before a node handled it");
+            Failure::new(Code::Conflict, message)
+                .hint(format!("see the waiting command with `tenure task show {id}`"))
         }
-        WaitCommandError::Store(error) => {
-            Failure::from(error).while_doing(&format!("it is not known what came of {word} of '{id}'"))
+        CommandError::ReplyUnknown(error) => {
+            Failure::from(error).while_doing(&format!("the reply to {name} of '{id}' could not be read"))
         }
         other => {
-            Failure::new(Code::Failed, format!("it is not known what came of {word} of '{id}': {other}"))
+            Failure::new(Code::Failed, format!("the reply to {name} of '{id}' could not be read: {other}"))
         }
     }
 }

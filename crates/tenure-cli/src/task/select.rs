@@ -1,8 +1,9 @@
-//! Which tasks a verb that destroys is for: one by its id, or all that a filter finds.
+//! The tasks that a destructive verb is for: one by its id, or all that match a filter.
 
 use clap::Args;
 use futures_util::{StreamExt, stream};
-use tenure::client::{Client, TaskView};
+use tenure::Tenure;
+use tenure::task::TaskSummary;
 use tenure_core::id::TaskId;
 use tenure_core::task::TaskState;
 
@@ -12,28 +13,28 @@ use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// How many tasks are handled at once. Each costs the store a few requests, and one that its owner must acknowledge waits for seconds.
+/// The number of tasks in flight. Each costs the store a few requests, and a task that its owner must acknowledge waits for seconds.
 const IN_FLIGHT: usize = 16;
 
-/// How many tasks are named when several failed.
+/// The number of failed tasks that a message names.
 const NAMED_MAX: usize = 10;
 
 /// One task, or a filter.
 #[derive(Args, Debug)]
 pub(crate) struct SelectArgs {
-    /// The task's id; with a filter instead, all tasks that it finds.
+    /// The task's id; or a filter, for all tasks that match it.
     #[arg(required_unless_present_any = ["states", "node", "kind"], conflicts_with_all = ["states", "node", "kind"])]
     id: Option<String>,
     #[command(flatten)]
     filter: FilterArgs,
-    /// Why; `tenure events` shows it.
+    /// The reason; `tenure events` shows it.
     #[arg(long, value_name = "TEXT")]
     pub(super) reason: Option<String>,
     #[command(flatten)]
     confirm: ConfirmArgs,
 }
 
-/// What is done to many tasks.
+/// An action on many tasks.
 pub(super) struct BulkAction {
     /// As in "kill 3 tasks".
     pub(super) verb: &'static str,
@@ -41,22 +42,22 @@ pub(super) struct BulkAction {
     pub(super) doing: &'static str,
     /// As in "3 tasks were not killed".
     pub(super) done: &'static str,
-    /// Whether it can be done to such a task; others that the filter finds are passed over.
-    pub(super) applies: fn(&TaskView) -> bool,
+    /// Whether the action applies to a task; others that match the filter are skipped.
+    pub(super) applies: fn(&TaskSummary) -> bool,
 }
 
 impl SelectArgs {
-    /// Whether the filter names this state.
+    /// Whether the filter contains this state.
     pub(super) fn names(&self, state: TaskState) -> bool {
         self.filter.names(state)
     }
 
-    /// Refuses what is wrong whatever the store holds.
+    /// Checks the arguments before a store is opened.
     pub(super) fn check(&self, act: &BulkAction, output: &Output) -> Result<(), Failure> {
         match &self.id {
             Some(id) => parse(id).map(drop),
             None => {
-                self.filter.filter()?;
+                self.filter.check()?;
                 let (doing, flags) = (act.doing, self.filter.flags());
                 self.confirm.check(
                     &format!("{doing} every task with {flags}"),
@@ -67,23 +68,23 @@ impl SelectArgs {
         }
     }
 
-    /// Does it to one task, or to all that the filter finds, after a question.
+    /// Runs the action for one task, or after a confirmation for all that match the filter.
     pub(super) async fn each(
         &self,
         act: &BulkAction,
-        client: &Client,
+        tenure: &Tenure,
         output: &Output,
         one: impl AsyncFn(TaskId) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         if let Some(id) = &self.id {
             return one(parse(id)?).await;
         }
-        let found = client.tasks(&self.filter.filter()?.with_ended()).await?;
+        let found = self.filter.query(tenure)?.finished().list().await?;
         let ids: Vec<TaskId> =
             found.tasks.into_iter().filter(|task| (act.applies)(task)).map(|task| task.id).collect();
         let (flags, count) = (self.filter.flags(), ids.len());
         if ids.is_empty() {
-            output.note(&format!("no task with {flags} is there to {}", act.verb));
+            output.note(&format!("there is no task to {} with {flags}", act.verb));
             return Ok(());
         }
         let tasks = if count == 1 { "task" } else { "tasks" };

@@ -1,34 +1,38 @@
-//! `task wait` and `submit --wait`: until tasks have ended, with an exit code that says how.
+//! `task wait` and `submit --wait`: wait until tasks have ended; the exit code reports how.
 
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::client::{Client, Ended, WaitTaskError};
+use tenure::task::{Finished, WaitTaskError};
+use tenure::{Error, Tenure};
 use tenure_core::id::TaskId;
 use tenure_core::task::TaskState;
 
-use super::{SCHEMA, nothing_known};
+use super::{SCHEMA, no_such_task};
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
-/// Up to this many are followed each by itself. More are followed together, which shows us every task there is.
+/// Up to this many tasks get a watch each. More share one feed, which delivers every task of the namespace.
 const ALONE_MAX: usize = 1;
 
-/// Waits for all of them, tells how each has ended, and fails as the worst of them.
+/// Waits for all tasks, reports how each ended, and fails as the worst of them.
 pub(crate) async fn wait_for(
     ids: Vec<TaskId>,
     within: Duration,
-    client: &Client,
+    tenure: &Tenure,
     output: &Output,
 ) -> Result<(), Failure> {
-    let ends: Vec<(TaskId, Result<Ended, WaitTaskError>)> = match &ids[..] {
-        [id] if ids.len() <= ALONE_MAX => vec![(id.clone(), client.wait(id, within).await)],
-        _ => client.wait_all(ids, within).await.map_err(|error| unseen(None, error))?.into_iter().collect(),
+    let ends: Vec<(TaskId, Result<Finished, WaitTaskError>)> = match &ids[..] {
+        [id] if ids.len() <= ALONE_MAX => vec![(id.clone(), tenure.task(id).wait().timeout(within).await)],
+        _ => {
+            let ends = tenure.tasks().ids(&ids).wait().timeout(within).await;
+            ends.map_err(not_seen)?.into_iter().collect()
+        }
     };
     report(&ends, output)?;
     let mut failures: Vec<Failure> = ends.into_iter().filter_map(|(id, end)| failure(&id, end)).collect();
-    // What is not known comes first, then the worst that is.
+    // An unknown end comes first, then the worst known one.
     failures.sort_by_key(|failure| match failure.code {
         Code::TaskKilled => 2,
         Code::TaskFailed => 1,
@@ -38,7 +42,7 @@ pub(crate) async fn wait_for(
     match failures.into_iter().next() {
         None => Ok(()),
         Some(failure) if count == 1 => Err(failure),
-        Some(failure) => Err(failure.while_doing(&format!("{count} tasks have not completed, among them"))),
+        Some(failure) => Err(failure.while_doing(&format!("{count} tasks have not completed; the first is"))),
     }
 }
 
@@ -56,9 +60,9 @@ struct TaskEndRow {
     reason: Option<String>,
 }
 
-fn report(ends: &[(TaskId, Result<Ended, WaitTaskError>)], output: &Output) -> Result<(), Failure> {
-    let shown = |(id, end): &(TaskId, Result<Ended, WaitTaskError>)| {
-        let state = end.as_ref().ok().map(|end| &end.state);
+fn report(ends: &[(TaskId, Result<Finished, WaitTaskError>)], output: &Output) -> Result<(), Failure> {
+    let shown = |(id, end): &(TaskId, Result<Finished, WaitTaskError>)| {
+        let state = end.as_ref().ok().map(|end| &end.record);
         TaskEndRow {
             id: id.to_string(),
             state: state.map(|state| state.state.kind().as_str()),
@@ -78,14 +82,13 @@ fn report(ends: &[(TaskId, Result<Ended, WaitTaskError>)], output: &Output) -> R
     output.table(&["id", "state", "by"], &rows)
 }
 
-fn failure(id: &TaskId, end: Result<Ended, WaitTaskError>) -> Option<Failure> {
-    let state = match end {
-        Ok(end) => end.state,
-        Err(error) => return Some(unseen(Some(id), error)),
+fn failure(id: &TaskId, end: Result<Finished, WaitTaskError>) -> Option<Failure> {
+    let finished = match end {
+        Ok(end) => end,
+        Err(error) => return Some(end_unknown(Some(id), error)),
     };
-    let why = state.reason.as_ref().or(state.errors.last().map(|error| &error.message));
-    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-    let code = match state.state.kind() {
+    let why = finished.reason.map(|why| format!(": {why}")).unwrap_or_default();
+    let code = match finished.state {
         TaskState::Failed => Code::TaskFailed,
         TaskState::Killed => Code::TaskKilled,
         TaskState::Completed
@@ -94,29 +97,34 @@ fn failure(id: &TaskId, end: Result<Ended, WaitTaskError>) -> Option<Failure> {
         | TaskState::Fault
         | TaskState::Paused => return None,
     };
-    let hint = format!(
-        "see `tenure task history {id}`; `tenure task forget {id}` and submit it again to run it anew"
-    );
-    Some(Failure::new(code, format!("task '{id}' is {}{why}", state.state.kind())).hint(hint))
+    let hint = format!("see `tenure task history {id}`; `tenure task retry {id}` runs it again");
+    Some(Failure::new(code, format!("task '{id}' is {}{why}", finished.state)).hint(hint))
 }
 
-/// Why the end was not seen.
-fn unseen(id: Option<&TaskId>, error: WaitTaskError) -> Failure {
+/// Why the ends of many were not seen.
+fn not_seen(error: Error) -> Failure {
+    match error {
+        Error::Store(error) => end_unknown(None, WaitTaskError::Store(error)),
+        other => Failure::new(Code::Failed, format!("the end of the tasks was not seen: {other}")),
+    }
+}
+
+/// The failure of a wait that did not see the end of a task.
+fn end_unknown(id: Option<&TaskId>, error: WaitTaskError) -> Failure {
     let name = id.map_or("the tasks".to_owned(), |id| format!("task '{id}'"));
     match (error, id) {
-        (WaitTaskError::NotFound, Some(id)) => nothing_known(id),
-        (WaitTaskError::Deadline(within), _) => {
+        (WaitTaskError::NotFound, Some(id)) => no_such_task(id),
+        (WaitTaskError::Timeout { after: within }, _) => {
             let message = format!("{name} has not ended within {}", duration::format(within));
-            Failure::new(Code::TimedOut, message)
-                .hint("it goes on; see how it stands with `tenure task show`")
+            Failure::new(Code::TimedOut, message).hint("it goes on; see its state with `tenure task show`")
         }
         (WaitTaskError::Deleted, _) => {
-            Failure::new(Code::NotFound, format!("{name} was deleted before it had ended"))
-                .hint("list what there is with `tenure task ls`")
+            Failure::new(Code::NotFound, format!("{name} was deleted before it ended"))
+                .hint("list the tasks with `tenure task ls`")
         }
         (WaitTaskError::Store(error), _) => {
-            Failure::from(error).while_doing(&format!("the end of {name} cannot be seen"))
+            Failure::from(error).while_doing(&format!("the state of {name} could not be read"))
         }
-        (other, _) => Failure::new(Code::Failed, format!("the end of {name} was not seen: {other}")),
+        (other, _) => Failure::new(Code::Failed, format!("the state of {name} could not be read: {other}")),
     }
 }

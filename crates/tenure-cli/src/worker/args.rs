@@ -1,10 +1,10 @@
-//! What was typed to start a worker, and what of it can be checked without a store.
+//! The flags of `tenure worker`, and the checks that need no store.
 
 use std::time::Duration;
 
 use clap::Args;
-use tenure::task::ErrorRate;
-use tenure::worker::{Start, WorkerBuilder};
+use tenure::task::Retry;
+use tenure::worker::{StartWorker, WorkerBuilder};
 use tenure_core::id::NodeId;
 use tenure_core::task::ERRORS_LEN_MAX;
 use tenure_core::worker::AcceptedTasks;
@@ -18,83 +18,87 @@ use crate::duration;
 use crate::failure::Failure;
 use crate::hold::Timing;
 
-/// How long the store may take to let us in, from our start. Scripts were promised an answer within 6 s.
+/// The time limit of joining, from the start of the process: scripts rely on a reply within 6 s.
 const JOIN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Errors that are older than this do not count any more.
+/// Older errors do not count towards `--retries`.
 const ERRORS_WITHIN: Duration = Duration::from_secs(4 * 60 * 60);
 
 const HELP: &str = "\
-Each task is one child process in a process group of its own. CMD is run as it is if it is a single word, and by `sh -c` otherwise; it is looked
-up before any task is taken. Its stdout and stderr are ours.
+Each task is a child process in its own process group, with the worker's stdout and stderr. A CMD of one word is run directly, any other by
+`sh -c`. The worker looks CMD up before it claims a task.
 
-  TENURE_TASK_ID      the task            TENURE_TASK_PROPS   its props, which are on stdin too (above 100 KiB only there)
-  TENURE_FENCING_TOKEN        grows with every owner: check it with every write elsewhere
-  TENURE_ATTEMPT      from 1 on           TENURE_CHECKPOINT   a file: what the last owner left in it is there, and what is left in it is kept
-  TENURE_TASK_KIND, TENURE_NODE, TENURE_NAMESPACE, TENURE_LEASE, TENURE_TTL_SECONDS
+Environment of a task:
+  TENURE_TASK_ID, TENURE_TASK_KIND, TENURE_NODE, TENURE_NAMESPACE, TENURE_LEASE, TENURE_TTL_SECONDS
+  TENURE_TASK_PROPS      the props, also on stdin; above 100 KiB on stdin only
+  TENURE_FENCING_TOKEN   grows with every owner: a storage that compares it with each write rejects late writes of earlier owners
+  TENURE_ATTEMPT         counts from 1
+  TENURE_CHECKPOINT      a file with the last saved checkpoint; what the task writes to it is saved as the next one
 
-Exit 0: completed. 75: sleeps, and is tried again after --retry-after. 99: paused. Anything else, or a signal: a fault, told with the last line
-of stderr; after --retries of them within 4 h the next one fails the task, until then it sleeps for --retry-after.
+Exit codes of a task: 0 completed; 75 sleeps, and is retried after --retry-after; 99 paused; any other, or a signal, is a failed attempt
+with the last line of stderr as the error. After a failed attempt the task sleeps for --retry-after; it fails after more than --retries
+failed attempts within 4 h.
 
-pause, release, sleep, kill: SIGTERM, and after the grace SIGKILL; whatever a task exits with then, it is neither completed nor at fault.
-checkpoint: SIGUSR1 to whoever catches it, then the file is kept. A claim that cannot be renewed: SIGTERM and SIGKILL before anybody else can
-have the task. Should this process be killed or stopped, a sentinel kills the tasks in time, with everything that they started.
+pause, release, sleep and kill: SIGTERM, and SIGKILL after the grace; the exit code of the task does not count then.
+checkpoint: SIGUSR1 to the processes that handle it; then the file is saved.
+If the claim cannot be renewed, the task gets SIGTERM and SIGKILL before another worker can claim it. If the worker is killed or stopped, a
+sentinel process kills the tasks in time, with everything that they started.
 
-SIGTERM or SIGINT to the worker: stop all tasks, release them, leave; a second one kills them at once.
-Exit codes: 0 left, 1 something could not be stopped, 2 usage, 4 the node's id is in use, 5 store unavailable, 126 CMD is not executable, 127 not found.";
+SIGTERM or SIGINT to the worker: stop all tasks, release them, leave; a second signal kills the tasks immediately.
+Exit codes: 0 left, 1 a task did not stop, 2 usage, 4 the node's id is in use, 5 store unavailable, 126 CMD is not executable, 127 not found.";
 
-/// What runs tasks, and which.
+/// The flags of `tenure worker`.
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct WorkerArgs {
     /// The command that runs a task.
     #[arg(long, value_name = "CMD")]
     exec: String,
-    /// The node's id, which must be no other live node's [default: TENURE_NODE, or this host and process].
+    /// The node's id, unique among live nodes [default: TENURE_NODE, or host and pid].
     #[arg(long, value_name = "ID")]
     node: Option<String>,
-    /// How many tasks to run at a time, or `unlimited`; sleeping and paused ones do not count [default: the number of cores].
+    /// How many tasks run at a time, or `unlimited`; sleeping and paused tasks do not count [default: the number of cores].
     #[arg(long, value_name = "N", value_parser = TaskSlots::parse)]
     capacity: Option<TaskSlots>,
-    /// Who decides which tasks to take and to give away.
+    /// The balancer, which decides which tasks to claim and to release.
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     balance: BalancerName,
-    /// With --balance capacity: take tasks while less than this much of the memory is used, in percent [default: 80].
+    /// With --balance capacity: claim tasks while less than this part of the memory is used, in percent [default: 80].
     #[arg(long, value_name = "PERCENT")]
     claim_below: Option<u64>,
-    /// With --balance capacity: give tasks away while more than this much of the memory is used, in percent [default: 90].
+    /// With --balance capacity: release tasks while more than this part of the memory is used, in percent [default: 90].
     #[arg(long, value_name = "PERCENT")]
     release_above: Option<u64>,
-    /// Take only tasks of a kind (kind=mail) or with a label (zone=eu). Several kinds are alternatives, several labels must all be there.
+    /// Claim only tasks of a kind (kind=mail) or with a label (zone=eu). Of several kinds one must match, of several labels all.
     #[arg(long = "match", value_name = "NAME=VALUE", value_parser = TaskMatch::parse)]
     pub(super) matches: Vec<TaskMatch>,
-    /// How long tasks stay ours if we cannot give them back. Renewed every third of this.
+    /// The TTL of the worker's lease: how long its tasks stay claimed if it is killed. Renewed every third of this.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "15s")]
     ttl: Duration,
-    /// How long a task has between being asked to stop and being killed [default: 5s or a third of the TTL].
+    /// The time between SIGTERM and SIGKILL for a task that must stop [default: 5s or a third of the TTL].
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     grace: Option<Duration>,
-    /// How often a task that fails is tried again within 4 h; 0 to 7.
+    /// How often a failed task is retried within 4 h; 0 to 7.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_retries)]
     retries: usize,
-    /// How long a task sleeps before it is tried again.
+    /// How long a task sleeps before a retry.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "10m")]
     pub(super) retry_after: Duration,
-    /// After how many claims in a row that ended without an outcome, because their workers were killed, a task is failed; or `unlimited`.
+    /// Fail a task after this many consecutive claims of killed workers; or `unlimited`.
     #[arg(long, value_name = "N", default_value = "3", value_parser = parse_lost_max)]
     lost_max: LostMax,
     #[command(flatten)]
     keep: KeepArgs,
-    /// How long to wait for another live node with our id to go; without it, that is a failure.
+    /// How long to wait while another live node has the same id; without it, that is a failure.
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(super) wait: Option<Duration>,
-    /// Where the worker can be reached, for whoever looks.
+    /// An address of the worker, shown in listings.
     #[arg(long, value_name = "ADDR")]
     address: Option<String>,
-    /// Something to say of the worker. May be given several times.
+    /// A label of the worker. May be given several times.
     #[arg(long = "label", value_name = "K=V", value_parser = selector::parse_label)]
     labels: Vec<(String, String)>,
-    /// Serve /healthz, /readyz and /metrics there, as in 127.0.0.1:9464.
+    /// Serve /healthz, /readyz and /metrics at this address, as in 127.0.0.1:9464.
     #[arg(long, value_name = "ADDR")]
     pub(super) http: Option<String>,
 }
@@ -109,7 +113,7 @@ enum TaskSlots {
 impl TaskSlots {
     fn parse(text: &str) -> Result<TaskSlots, String> {
         match text.parse() {
-            Ok(0) => Err("a worker with room for 0 tasks would never take one; use `tenure node freeze` to keep one from taking more".to_owned()),
+            Ok(0) => Err("a worker with a capacity of 0 would never claim a task; `tenure node freeze` stops a worker from claiming".to_owned()),
             Ok(tasks) => Ok(TaskSlots::Tasks(tasks)),
             Err(_) if text == "unlimited" => Ok(TaskSlots::Unlimited),
             Err(_) => Err("use a number from 1, or `unlimited`".to_owned()),
@@ -122,7 +126,7 @@ impl TaskSlots {
     }
 }
 
-/// How many lost claims a task may have.
+/// The limit of consecutive lost claims.
 #[derive(Clone, Copy, Debug)]
 struct LostMax(Option<usize>);
 
@@ -130,7 +134,7 @@ fn parse_lost_max(text: &str) -> Result<LostMax, String> {
     match (text, text.parse()) {
         ("unlimited", _) => Ok(LostMax(None)),
         (_, Ok(claims @ 1..)) => Ok(LostMax(Some(claims))),
-        _ => Err("write it as a number from 1 on, or as unlimited".to_owned()),
+        _ => Err("use a number from 1, or `unlimited`".to_owned()),
     }
 }
 
@@ -142,7 +146,7 @@ fn parse_retries(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What was typed, checked.
+/// The checked flags.
 pub(super) struct PreparedWorker {
     pub(super) shell: Shell,
     pub(super) timing: Timing,
@@ -150,7 +154,7 @@ pub(super) struct PreparedWorker {
     pub(super) options: StartOptions,
 }
 
-/// How the worker is started once the store is open.
+/// The options with which the worker starts once the store is open.
 pub(super) struct StartOptions {
     wanted: AcceptedTasks,
     configure: Configure,
@@ -158,8 +162,8 @@ pub(super) struct StartOptions {
 }
 
 impl StartOptions {
-    /// Adds the handlers: one for every kind, or one for all.
-    pub(super) fn start(self, builder: WorkerBuilder, exec: &Exec) -> Start {
+    /// Adds the handlers, one for each kind or one for all kinds, and starts the worker.
+    pub(super) fn start(self, builder: WorkerBuilder, exec: &Exec) -> StartWorker {
         let mut builder = (self.configure)(builder);
         if self.wanted.kinds.is_empty() {
             builder = builder.handle_any(exec.clone());
@@ -178,28 +182,26 @@ impl StartOptions {
 }
 
 impl PreparedWorker {
-    /// Checks everything that can be checked without a store.
+    /// Checks the flags and finds the command. Needs no store.
     pub(super) async fn check(
         args: &WorkerArgs,
         settings: &ConnectSettings,
     ) -> Result<PreparedWorker, Failure> {
         let timing = Timing::divide(args.ttl, args.grace, None)?;
-        let who = settings.identity(&[]);
+        let identity = settings.identity(&[]);
         let name = match (&args.node, &settings.node) {
             (Some(name), _) => name.clone(),
             (None, Some(configured)) => configured.value.clone(),
-            // Two workers on one host are two nodes.
-            (None, None) => format!("{}-{}", who.host, who.pid),
+            // Host and pid, because two workers on one host are two nodes.
+            (None, None) => format!("{}-{}", identity.host, identity.pid),
         };
         let node = NodeId::parse(&name).map_err(|error| {
-            Failure::usage(format!("the node's id: {error}")).hint("use an id like --node web-1")
+            Failure::usage(format!("invalid node id: {error}")).hint("use an id like --node web-1")
         })?;
         selector::check_labels(&args.labels)?;
         let wanted = selector::wanted(&args.matches)?;
-        let policy = ErrorRate::default()
-            .too_many(args.retries + 1, ERRORS_WITHIN)
-            .map_err(|error| Failure::usage(format!("--retries: {error}")))?
-            .sleep(args.retry_after);
+        let attempts = u32::try_from(args.retries).unwrap_or(u32::MAX).saturating_add(1);
+        let policy = Retry::fixed(args.retry_after).max_attempts(attempts).within(ERRORS_WITHIN);
         let limits = MemoryLimits { claim_below: args.claim_below, release_above: args.release_above };
         let balance = args.balance.configure(limits)?;
         let capacity = match args.capacity.unwrap_or_else(TaskSlots::per_core) {

@@ -1,7 +1,7 @@
-//! Where the checkpoint files of a worker lie: a folder that goes with the worker, or with the next one if this one was killed.
+//! The temporary folder with the checkpoint files of a worker, removed at its end.
 //!
-//! Whoever is killed removes nothing. So each folder has a mark in it that is locked for as long as its worker lives: the kernel lets go of a lock whatever
-//! ends its process. A worker that starts takes folders away whose mark nobody holds.
+//! A killed worker removes nothing. So each folder contains a file that its worker keeps locked: the kernel releases the lock when the process ends, however
+//! it ends. A starting worker removes the folders that have an unlocked file.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,21 +12,21 @@ use tempfile::TempDir;
 
 const PREFIX: &str = "tenure-worker-";
 
-/// Locked by the worker whose folder it is.
+/// The file that a live worker keeps locked.
 const MARK: &str = "alive";
 
-/// A mark that is not locked yet. Nobody looks at it: between two steps a folder must not seem to be that of somebody dead.
+/// The name of that file before it is locked. No worker tests it, so a folder that is just created does not look abandoned.
 const UNLOCKED: &str = "alive.new";
 
-/// The folder of this worker.
+/// The checkpoint folder of this worker.
 pub(super) struct CheckpointDir {
-    // Removed before the mark is let go of.
+    // Dropped first: the folder is removed while the file is still locked.
     folder: TempDir,
     _mark: File,
 }
 
 impl CheckpointDir {
-    /// A new one, for us alone. Those that the killed have left go first.
+    /// Removes the folders of killed workers, and creates one with mode 0700.
     pub(super) fn create() -> io::Result<CheckpointDir> {
         let temporary = std::env::temp_dir();
         sweep(&temporary);
@@ -43,27 +43,27 @@ impl CheckpointDir {
     }
 }
 
-/// Removes what dead workers of this user have left. What cannot be removed keeps nobody from working.
+/// Removes the folders of this user's dead workers. A failure is logged only: an old folder is harmless.
 fn sweep(temporary: &Path) {
     let entries = match fs::read_dir(temporary) {
         Ok(entries) => entries,
-        Err(error) => return tracing::debug!(%error, "temporary folders were not looked at"),
+        Err(error) => return tracing::debug!(%error, "temporary folder not listed"),
     };
     for path in entries.flatten().map(|entry| entry.path()) {
-        let is_ours =
+        let is_checkpoint_dir =
             path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PREFIX));
-        if !is_ours {
+        if !is_checkpoint_dir {
             continue;
         }
         match remove_if_dead(&path) {
-            Ok(true) => tracing::debug!(path = %path.display(), "the folder of a dead worker was removed"),
+            Ok(true) => tracing::debug!(path = %path.display(), "dead worker's folder removed"),
             Ok(false) => {}
-            Err(error) => tracing::debug!(path = %path.display(), %error, "the folder of a worker stays"),
+            Err(error) => tracing::debug!(path = %path.display(), %error, "dead worker's folder not removed"),
         }
     }
 }
 
-/// Removes a folder if it is one of a worker of this user that is dead.
+/// Removes a folder if it belongs to a dead worker of this user.
 fn remove_if_dead(path: &Path) -> io::Result<bool> {
     let found = fs::symlink_metadata(path)?;
     if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
@@ -71,7 +71,7 @@ fn remove_if_dead(path: &Path) -> io::Result<bool> {
     }
     let mark = match File::open(path.join(MARK)) {
         Ok(mark) => mark,
-        // Its worker is about to make it, or is one of a version that makes none.
+        // Its worker is just creating the file.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_holds_any_more_is_swept_away() {
+    fn only_folders_of_dead_workers_are_removed() {
         let temporary = tempfile::tempdir().unwrap();
         let lay = |name: &str| {
             let folder = temporary.path().join(name);
@@ -96,16 +96,16 @@ mod tests {
             File::create(folder.join(MARK)).unwrap()
         };
         drop(lay("tenure-worker-dead"));
-        drop(lay("somebody-else"));
+        drop(lay("other-program"));
         let alive = lay("tenure-worker-alive");
         alive.lock().unwrap();
         fs::create_dir(temporary.path().join("tenure-worker-new")).unwrap();
-        std::os::unix::fs::symlink("somebody-else", temporary.path().join("tenure-worker-link")).unwrap();
+        std::os::unix::fs::symlink("other-program", temporary.path().join("tenure-worker-link")).unwrap();
         sweep(temporary.path());
         let mut left: Vec<_> =
             fs::read_dir(temporary.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, ["somebody-else", "tenure-worker-alive", "tenure-worker-link", "tenure-worker-new"]);
-        assert_eq!(fs::read_dir(temporary.path().join("somebody-else")).unwrap().count(), 2);
+        assert_eq!(left, ["other-program", "tenure-worker-alive", "tenure-worker-link", "tenure-worker-new"]);
+        assert_eq!(fs::read_dir(temporary.path().join("other-program")).unwrap().count(), 2);
     }
 }

@@ -1,4 +1,4 @@
-//! One task as a child process: what it is given, when it is stopped, and what its end means.
+//! Runs a task as a child process: its input, its stop, and the meaning of its exit code.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -27,22 +27,22 @@ use crate::supervise::{
     self, GroupLease, Job, PooledCommand, ProcessEnd, SentinelPool, StopTimes, SupervisorAction, run_pooled,
 };
 
-/// "Try again later", as sendmail has it (EX_TEMPFAIL).
+/// The exit code for "retry later" (EX_TEMPFAIL of sysexits.h).
 const SLEEP: u8 = 75;
 
-/// "Let me be until I am told otherwise."
+/// The exit code for "pause until `tenure task resume`".
 const PAUSE: u8 = 99;
 
-/// One variable may have 128 KiB on Linux, its name included; longer props are on stdin alone.
+/// Longer props are on stdin only: Linux limits a variable to 128 KiB, its name included.
 const PROPS_IN_ENV_MAX: usize = 100 * 1_024;
 
-/// How many processes are started at once: each is this program for a moment, and more of them only wait for the same cores.
+/// The number of concurrent process starts. Each first runs this program for a moment, and more of them only compete for the same cores.
 const STARTS_AT_ONCE: usize = 8;
 
-/// How long a task that was asked for its progress has to write it, and how often its file is looked at meanwhile. It counts once it has
-/// stayed the same from one look to the next, so that a file is not read while it is half written.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a task has to write a requested checkpoint, and the interval at which the worker reads its file meanwhile. The content is saved once two
+/// reads agree, so that a half-written file is not saved.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs tasks as processes.
 #[derive(Clone)]
@@ -50,22 +50,22 @@ pub(super) struct Exec {
     pool: Arc<ExecPool>,
 }
 
-/// What all tasks of a worker share.
+/// The state that all tasks of a worker share.
 pub(super) struct ExecPool {
     pub(super) shell: Shell,
     pub(super) timing: Timing,
     pub(super) sentinels: SentinelPool,
-    /// Where checkpoint files are; for its owner alone.
+    /// The folder of the checkpoint files, with mode 0700.
     pub(super) folder: PathBuf,
     pub(super) namespace: String,
     pub(super) node: String,
-    /// How long a task sleeps that wants to try again.
+    /// How long a task sleeps before a retry.
     pub(super) retry_after: Duration,
-    /// How many files a task may have open, if not as many as we.
+    /// The limit of open files for a task, if it differs from the worker's.
     pub(super) open_files: Option<u64>,
-    /// Whether everything is to be killed.
+    /// True once all tasks are to be killed.
     pub(super) is_ending: watch::Receiver<bool>,
-    /// What people should know of a task.
+    /// Notes about tasks, for the operator.
     pub(super) remarks: mpsc::UnboundedSender<String>,
     pub(super) output: Output,
 }
@@ -82,7 +82,7 @@ impl Handler<RawProps> for Exec {
     }
 }
 
-/// Numbers for checkpoint files: ids of tasks may be anything, names of files not.
+/// Numbers the checkpoint files: the id of a task may contain characters that a file name may not.
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
 static STARTS: Semaphore = Semaphore::const_new(STARTS_AT_ONCE);
@@ -91,27 +91,29 @@ impl ExecPool {
     async fn run(&self, context: TaskContext) -> Result<Outcome, TaskError> {
         let task = context.id();
         let name = RUNS.fetch_add(1, Ordering::Relaxed).to_string();
-        let laid = CheckpointFile::create(&self.folder, &name, context.checkpoint_bytes());
-        let done = match &laid {
-            Ok(progress) => self.supervise(&context, progress).await,
-            Err(error) => Err(Failure::new(Code::Failed, format!("no checkpoint file can be made: {error}"))),
+        let created = CheckpointFile::create(&self.folder, &name, context.checkpoint_bytes());
+        let done = match &created {
+            Ok(checkpoint) => self.supervise(&context, checkpoint).await,
+            Err(error) => {
+                Err(Failure::new(Code::Failed, format!("cannot create a checkpoint file: {error}")))
+            }
         };
         let (outcome, last_line) = match done {
             Ok(done) => done,
-            // It did not run, so it is not at fault; another node may have what this one lacks.
+            // The task did not run, so this is no failed attempt. Another host may have what this one lacks.
             Err(failure) => {
-                self.remark(format!("'{task}' was not started and is given back: {}", failure.message));
+                self.remark(format!("'{task}' was not started and is released: {}", failure.message));
                 return Ok(Outcome::Release);
             }
         };
         let is_deleted = context.stopped().now_or_never() == Some(StopReason::Deleted);
-        // Also one that was stopped because renewals were late: its claim is good for a moment longer, and perhaps the store is back.
+        // Also after a stop because of late renewals: the claim is valid for a moment longer, and the store may reply again.
         if context.is_valid()
             && !is_deleted
-            && let Ok(progress) = &laid
-            && let Err(why) = progress.save(&context).await
+            && let Ok(checkpoint) = &created
+            && let Err(why) = checkpoint.save(&context).await
         {
-            self.remark(format!("the checkpoint of '{task}' is not kept: {why}"));
+            self.remark(format!("the checkpoint of '{task}' was not saved: {why}"));
         }
         if outcome.is_lost && !is_deleted {
             self.remark(format!(
@@ -125,8 +127,8 @@ impl ExecPool {
         result
     }
 
-    /// What the end of a process means. One that was told to stop has stopped, whatever it ended with: most programs end with 0 when they are
-    /// asked to, and that must not complete a task that is not done.
+    /// Maps the end of a process to an outcome. After a requested stop the exit code does not count: most programs then end with 0, and that must
+    /// not complete an unfinished task.
     fn interpret(
         &self,
         outcome: supervise::CommandExit,
@@ -151,24 +153,24 @@ impl ExecPool {
         })
     }
 
-    /// Runs the process for as long as the task may run.
+    /// Runs the process while the claim is valid.
     async fn supervise(
         &self,
         context: &TaskContext,
-        progress: &CheckpointFile,
+        checkpoint: &CheckpointFile,
     ) -> Result<(supervise::CommandExit, Option<String>), Failure> {
         let cannot = |error: io::Error| {
-            Failure::new(Code::Failed, format!("the command cannot be prepared: {error}"))
+            Failure::new(Code::Failed, format!("cannot prepare the command: {error}"))
                 .hint("see how many processes and open files you may have with `ulimit -a`")
         };
         let turn = tokio::select! {
             biased;
-            _ = context.stopped() => return Err(Failure::new(Code::Lost, "it was told to stop before")),
-            turn = STARTS.acquire() => turn.map_err(|_| Failure::new(Code::Failed, "nothing is started any more"))?,
+            _ = context.stopped() => return Err(Failure::new(Code::Lost, "the task was stopped before its start")),
+            turn = STARTS.acquire() => turn.map_err(|_| Failure::new(Code::Failed, "the worker is shutting down"))?,
         };
-        let env = self.environment(context, progress);
+        let env = self.environment(context, checkpoint);
         let (tail, stderr) = StderrTail::open().map_err(cannot)?;
-        let nudge = Notify::new();
+        let checkpoint_signal = Notify::new();
         let stdin = stdin_of(context.props_bytes()).map_err(cannot)?;
         let hold = GroupLease(context.lease().get().cast_unsigned());
         let pooled = PooledCommand {
@@ -176,7 +178,7 @@ impl ExecPool {
             hold,
             stdin,
             stderr,
-            nudge: &nudge,
+            nudge: &checkpoint_signal,
             open_files: self.open_files,
             turn,
         };
@@ -193,18 +195,18 @@ impl ExecPool {
         let outcome = tokio::select! {
             biased;
             outcome = run_pooled(&job, pooled, terms, &self.output) => outcome?,
-            () = self.follow(context, until, &feed) => unreachable!("it goes on for ever"),
-            () = self.keep_progress(context, progress, &nudge) => unreachable!("it goes on for ever"),
+            () = self.follow(context, until, &feed) => unreachable!("the future never completes"),
+            () = self.save_on_request(context, checkpoint, &checkpoint_signal) => unreachable!("the future never completes"),
         };
         Ok((outcome, tail.last_line().await))
     }
 
-    /// Tells the supervision what is wanted of the process, and until when it may run: by renewals after the one that it knows of.
+    /// Passes stop requests and the deadlines of new renewals to the supervision.
     async fn follow(&self, context: &TaskContext, mut until: Moment, feed: &watch::Sender<StopTimes>) {
         let mut is_ending = self.is_ending.clone();
         let mut order = SupervisorAction::Run;
         loop {
-            let news = tokio::select! {
+            let changed = tokio::select! {
                 biased;
                 _ = is_ending.wait_for(|is_ending| *is_ending), if order != SupervisorAction::End => Some(SupervisorAction::End),
                 _ = context.lost(), if !matches!(order, SupervisorAction::Lost | SupervisorAction::End) => Some(SupervisorAction::Lost),
@@ -217,40 +219,44 @@ impl ExecPool {
                     None
                 }
             };
-            order = news.unwrap_or(order);
+            order = changed.unwrap_or(order);
             let deadlines = Some(self.timing.deadlines(Timing::sent(until, context.ttl()), context.ttl()));
             feed.send_replace(StopTimes { deadlines, order });
         }
     }
 
-    /// Asks the process for its progress when somebody wants it, and keeps what it writes.
-    async fn keep_progress(&self, context: &TaskContext, progress: &CheckpointFile, nudge: &Notify) {
+    /// Requests a checkpoint from the process when a command requires one, and saves what the process writes.
+    async fn save_on_request(&self, context: &TaskContext, checkpoint: &CheckpointFile, nudge: &Notify) {
         loop {
             context.checkpoint_requested().await;
             nudge.notify_one();
-            let until = Instant::now() + WRITTEN_WITHIN;
+            let until = Instant::now() + WRITE_TIMEOUT;
             let mut before = None;
             while Instant::now() < until {
-                tokio::time::sleep(LOOK_EVERY).await;
-                let now = progress.unsaved().ok().flatten();
+                tokio::time::sleep(POLL_EVERY).await;
+                let now = checkpoint.unsaved().ok().flatten();
                 if now.is_some() && now == before {
                     break;
                 }
                 before = now;
             }
-            if let Err(why) = progress.save(context).await {
-                self.remark(format!("the checkpoint of '{}' is not kept: {why}", context.id()));
+            if let Err(why) = checkpoint.save(context).await {
+                self.remark(format!("the checkpoint of '{}' was not saved: {why}", context.id()));
             }
         }
     }
 
-    fn environment(&self, context: &TaskContext, progress: &CheckpointFile) -> Vec<(&'static str, OsString)> {
+    fn environment(
+        &self,
+        context: &TaskContext,
+        checkpoint: &CheckpointFile,
+    ) -> Vec<(&'static str, OsString)> {
         let mut env: Vec<(&'static str, OsString)> = vec![
             ("TENURE_TASK_ID", context.id().as_str().into()),
             ("TENURE_TASK_KIND", context.kind().into()),
             ("TENURE_FENCING_TOKEN", context.token().to_string().into()),
             ("TENURE_ATTEMPT", context.attempt().to_string().into()),
-            ("TENURE_CHECKPOINT", progress.path().into()),
+            ("TENURE_CHECKPOINT", checkpoint.path().into()),
             ("TENURE_LEASE", context.lease().to_string().into()),
             ("TENURE_TTL_SECONDS", context.ttl().as_secs_f64().to_string().into()),
             ("TENURE_NAMESPACE", self.namespace.clone().into()),
@@ -258,19 +264,19 @@ impl ExecPool {
         ];
         let props = context.props_bytes().map_or(&b""[..], |props| props);
         if props.len() <= PROPS_IN_ENV_MAX {
-            // Props are JSON, and JSON is text.
+            // Props are JSON, so they are UTF-8.
             env.push(("TENURE_TASK_PROPS", String::from_utf8_lossy(props).into_owned().into()));
         }
         env
     }
 
     fn remark(&self, text: String) {
-        // Nobody listens any more when the worker has ended.
+        // The receiver is gone only after the worker has ended.
         let _ = self.remarks.send(text);
     }
 }
 
-/// What ends programs most often, by the name that people know it by.
+/// The name of a common fatal signal.
 fn named(signal: u8) -> Option<&'static str> {
     let signal = Signal::from_named_raw(i32::from(signal))?;
     let names = [
@@ -290,7 +296,7 @@ fn named(signal: u8) -> Option<&'static str> {
     names.iter().find(|(known, _)| *known == signal).map(|(_, name)| *name)
 }
 
-/// The props as something to read, without anybody who has to write them: a file that nobody else can open.
+/// The props as a readable file. An unlinked temporary file needs no writer task, and no other process can open it.
 fn stdin_of(props: Option<&Bytes>) -> io::Result<File> {
     let Some(props) = props else { return File::open("/dev/null") };
     let mut file = tempfile::tempfile()?;

@@ -1,6 +1,6 @@
-//! Three pages for whoever watches over workers: `/healthz`, `/readyz` and `/metrics`.
+//! The HTTP endpoint of a worker: `/healthz`, `/readyz` and `/metrics`.
 //!
-//! As little of HTTP as they need: one request on each connection, no body read, nothing kept open.
+//! It implements the minimum of HTTP: one request per connection, no request body, no keep-alive.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::metrics::Metrics;
 use super::pending::{Admission, PendingConnections};
 use crate::failure::{Code, Failure};
 
-/// A request line and its headers are a few hundred bytes; whoever sends more is no watcher.
+/// A probe sends a few hundred bytes; a longer request is not one of a probe.
 const REQUEST_BYTES_MAX: usize = 8 * 1_024;
 
 /// How long a request may take to arrive: a probe sends it with its first packet. Longer, and idle connections stay longer; shorter, and a probe from
@@ -29,16 +29,16 @@ const RESPONSE_WITHIN: Duration = Duration::from_secs(5);
 /// How many responses with metrics are written at the same time. Health and readiness are not counted: they must be answered however many scrape.
 const SCRAPES_MAX: usize = 8;
 
-/// What the pages are drawn from.
+/// The sources of the pages.
 #[derive(Clone)]
 pub(super) struct HttpPages {
     pub(super) status: watch::Receiver<WorkerStatus>,
-    /// Whether the worker is on its way out.
+    /// Whether the worker is shutting down or draining.
     pub(super) is_leaving: watch::Receiver<bool>,
     pub(super) metrics: Metrics,
 }
 
-/// Takes the address, so that a wrong one is told before anything is claimed.
+/// Binds the address, so that an invalid one is reported before a task is claimed.
 pub(super) async fn bind(address: &str) -> Result<TcpListener, Failure> {
     let hint = "use an address like --http 127.0.0.1:9464";
     if !address.contains(':') {
@@ -46,13 +46,14 @@ pub(super) async fn bind(address: &str) -> Result<TcpListener, Failure> {
     }
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => {
-            Failure::new(Code::Conflict, format!("--http {address}: somebody else listens there")).hint(hint)
+            Failure::new(Code::Conflict, format!("--http {address}: another process listens there"))
+                .hint(hint)
         }
         _ => Failure::usage(format!("--http {address}: {error}")).hint(hint),
     })
 }
 
-/// Where it listens, which is news if the port was 0.
+/// The bound address, with the port that the kernel chose for port 0.
 pub(super) fn address_of(listener: &TcpListener) -> Option<SocketAddr> {
     listener.local_addr().ok()
 }
@@ -74,8 +75,8 @@ pub(super) async fn serve(listener: TcpListener, pages: HttpPages) {
                 connections.spawn(connection(stream, pages.clone(), scrapes.clone(), evicted));
             }
             Err(error) => {
-                // Out of descriptors, most often: some are closed by others.
-                tracing::warn!(%error, "a connection was not accepted");
+                // Most often out of descriptors; a pause lets other connections close.
+                tracing::warn!(%error, "connection not accepted");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
@@ -95,7 +96,7 @@ async fn connection(
         request = tokio::time::timeout(REQUEST_WITHIN, read_request(&mut stream)) => request,
     };
     let Ok(Ok(request)) = request else { return };
-    // From here on it is served, and no longer in the way of others.
+    // A connection with a request does not count as idle.
     drop(admission);
     let _scrape = match RequestTarget::of(&request) {
         RequestTarget::Metrics => scrapes.acquire_owned().await.ok(),
@@ -104,7 +105,7 @@ async fn connection(
     let _ = tokio::time::timeout(RESPONSE_WITHIN, respond(&mut stream, &pages, &request)).await;
 }
 
-/// Whether a request draws on the bounded part of the server.
+/// Whether a request counts towards the limit of concurrent scrapes.
 enum RequestTarget {
     Metrics,
     Other,
@@ -153,13 +154,13 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 impl HttpPages {
     fn page(&self, request: &str) -> HttpPage {
         let plain = |status, body: &str| HttpPage { status, kind: PLAIN, body: format!("{body}\n") };
-        let mut words = request.split(' ');
-        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        if !words.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
-            return plain("400 Bad Request", "that is no HTTP/1 request");
+        let mut parts = request.split(' ');
+        let (method, target) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        if !parts.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
+            return plain("400 Bad Request", "not an HTTP/1 request");
         }
         if !matches!(method, "GET" | "HEAD") {
-            return plain("405 Method Not Allowed", "there is nothing to do here but to read");
+            return plain("405 Method Not Allowed", "only GET and HEAD are supported");
         }
         match target.split('?').next().unwrap_or_default() {
             "/healthz" => plain("200 OK", "ok"),
@@ -172,7 +173,7 @@ impl HttpPages {
                 kind: "text/plain; version=0.0.4; charset=utf-8",
                 body: self.metrics.page(),
             },
-            _ => plain("404 Not Found", "there are /healthz, /readyz and /metrics"),
+            _ => plain("404 Not Found", "the pages are /healthz, /readyz and /metrics"),
         }
     }
 
@@ -180,7 +181,7 @@ impl HttpPages {
         if *self.is_leaving.borrow() {
             return Some("the worker is leaving");
         }
-        (!self.status.borrow().is_member).then_some("the worker is no member at the moment")
+        (!self.status.borrow().is_member).then_some("the worker is not a member")
     }
 }
 
@@ -189,10 +190,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_page_says_what_it_should_and_nothing_else_is_answered() {
-        let (tenancy, shown) = watch::channel(WorkerStatus { tasks: 0, peers: 0, is_member: true });
+    fn pages_are_served_and_other_requests_refused() {
+        let (sender, status_receiver) = watch::channel(WorkerStatus { tasks: 0, peers: 0, is_member: true });
         let (leaving, is_leaving) = watch::channel(false);
-        let pages = HttpPages { status: shown, is_leaving, metrics: Metrics::default() };
+        let pages = HttpPages { status: status_receiver, is_leaving, metrics: Metrics::default() };
         let status = |request: &str| pages.page(request).status;
         assert_eq!(status("GET /healthz HTTP/1.1"), "200 OK");
         assert_eq!(status("GET /readyz?x HTTP/1.0"), "200 OK");
@@ -202,14 +203,14 @@ mod tests {
         for odd in ["", "GET", "GET /healthz", "\u{16}\u{3}\u{1}", "GET /healthz HTTP/2.0"] {
             assert_eq!(status(odd), "400 Bad Request", "{odd:?}");
         }
-        tenancy.send_replace(WorkerStatus { tasks: 0, peers: 0, is_member: false });
+        sender.send_replace(WorkerStatus { tasks: 0, peers: 0, is_member: false });
         assert_eq!(status("GET /readyz HTTP/1.1"), "503 Service Unavailable");
         assert_eq!(
             status("GET /healthz HTTP/1.1"),
             "200 OK",
-            "a store that is away is no reason to be restarted"
+            "an unreachable store is no reason for a restart"
         );
-        tenancy.send_replace(WorkerStatus { tasks: 0, peers: 0, is_member: true });
+        sender.send_replace(WorkerStatus { tasks: 0, peers: 0, is_member: true });
         leaving.send_replace(true);
         assert!(pages.page("GET /readyz HTTP/1.1").body.contains("leaving"));
     }

@@ -1,4 +1,4 @@
-//! How long tasks that have ended are kept, as it is typed.
+//! The flags for the retention of ended tasks.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::duration;
 /// The limits of retention.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct KeepArgs {
-    /// How long a task that has ended is kept with its state, kind, labels and props, as in 12h; or `forever`. One worker of the namespace
-    /// deletes for all, so give all of them the same.
+    /// How long an ended task is kept with its state, kind, labels and props, as in 12h; or `forever`. One worker of the namespace deletes
+    /// for all of them, so use the same value everywhere.
     #[arg(long, value_name = "DUR", default_value = "7d", value_parser = parse_age)]
     keep: KeepFor,
-    /// How many tasks that have ended are kept in the namespace, the newest; or `unlimited`.
+    /// How many ended tasks are kept in the namespace, the newest first; or `unlimited`.
     #[arg(long, value_name = "N", default_value = "100000", value_parser = parse_max)]
     keep_max: KeepMax,
 }
@@ -42,7 +42,7 @@ fn parse_max(text: &str) -> Result<KeepMax, String> {
     match (text, text.parse()) {
         ("unlimited", _) => Ok(KeepMax(None)),
         (_, Ok(tasks)) => Ok(KeepMax(Some(tasks))),
-        _ => Err("write it as a number, or as unlimited".to_owned()),
+        _ => Err("use a number, or `unlimited`".to_owned()),
     }
 }
 

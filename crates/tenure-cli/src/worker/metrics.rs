@@ -1,6 +1,6 @@
-//! What the libraries count, kept in this process and written as Prometheus reads it.
+//! A metrics recorder that writes the text format of Prometheus.
 //!
-//! A recorder of our own: there are a dozen series, and the crates that keep millions of them would be a dozen more dependencies.
+//! The libraries have about a dozen series. A recorder crate for millions of series would add a dozen dependencies.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Re
 /// The upper ends of a histogram's buckets, in seconds: from a lease that is nearly over to one that was just renewed.
 const BUCKETS: [f64; 10] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0];
 
-/// Everything that was counted. Cheap to clone.
+/// All metrics of the process. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Metrics {
     families: Arc<Mutex<BTreeMap<String, MetricFamily>>>,
@@ -21,20 +21,20 @@ pub(super) struct Metrics {
 #[derive(Default)]
 struct MetricFamily {
     help: String,
-    /// By their labels, as they are written.
+    /// By their labels, as the page writes them.
     series: BTreeMap<String, Series>,
 }
 
 #[derive(Clone)]
 enum Series {
     Counter(Arc<AtomicU64>),
-    /// A float in bits.
+    /// The bits of a float.
     Gauge(Arc<AtomicU64>),
     Histogram(Arc<Buckets>),
 }
 
 impl Metrics {
-    /// The page.
+    /// Returns the page.
     pub(super) fn page(&self) -> String {
         let mut page = String::new();
         for (name, family) in self.lock().iter() {
@@ -78,7 +78,7 @@ impl Recorder for Metrics {
         self.describe(&key, &description);
     }
 
-    // A name that means two kinds of things is a mistake of the library's; the second kind is not counted.
+    // A name with two kinds of metrics is a bug of the library. The second kind is not counted.
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
         match self.series(key, || Series::Counter(Arc::default())) {
             Series::Counter(counter) => Counter::from_arc(counter),
@@ -120,7 +120,7 @@ impl Series {
                 writeln!(page, "{name}{} {}", braced(labels), f64::from_bits(bits.load(Ordering::Relaxed)))
             }
             Series::Histogram(buckets) => {
-                let Filled { counts, sum } = buckets.look();
+                let Filled { counts, sum } = buckets.filled();
                 let comma = if labels.is_empty() { "" } else { "," };
                 let ends = BUCKETS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
                 let mut total = 0;
@@ -143,13 +143,13 @@ struct Buckets {
 
 #[derive(Clone, Copy, Default)]
 struct Filled {
-    /// One for each bucket, and one for what is beyond all.
+    /// One count per bucket, and one for larger values.
     counts: [u64; BUCKETS.len() + 1],
     sum: f64,
 }
 
 impl Buckets {
-    fn look(&self) -> Filled {
+    fn filled(&self) -> Filled {
         *self.filled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_what_prometheus_reads() {
+    fn page_has_prometheus_format() {
         let kept = Metrics::default();
         metrics::with_local_recorder(&kept, || {
             metrics::describe_counter!("claims_total", "Claims\nthat were won.");

@@ -1,4 +1,4 @@
-//! What a worker says while it works: trouble to people, everything to programs.
+//! The reports of a worker on stderr: problems as notes, and every event as an object with `--json`.
 
 use std::net::SocketAddr;
 
@@ -10,17 +10,17 @@ use tenure_core::record::FrozenRecord;
 
 use crate::output::Output;
 
-/// What `--json` lines carry as `schema`.
+/// The `schema` of JSON lines.
 const SCHEMA: &str = "tenure.worker/v1";
 
-/// How a worker tells.
+/// Writes the reports of a worker.
 pub(super) struct WorkerOutput<'a> {
     pub(super) node: &'a str,
     pub(super) quiet: bool,
     pub(super) output: &'a Output,
 }
 
-/// One event. stdout belongs to the tasks, so it goes to stderr.
+/// One event. Written to stderr, because stdout belongs to the tasks.
 #[derive(Serialize, Default)]
 struct WorkerLine<'a> {
     schema: &'static str,
@@ -43,16 +43,16 @@ struct WorkerLine<'a> {
     tasks: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     http: Option<String>,
-    /// What people have to know even if they do not look at events.
+    /// A note about a problem, printed even with `--quiet`.
     #[serde(skip)]
-    trouble: Option<String>,
-    /// What they want to know unless they asked for quiet.
+    problem: Option<String>,
+    /// A note about a change of state.
     #[serde(skip)]
-    news: Option<String>,
+    note: Option<String>,
 }
 
 impl WorkerOutput<'_> {
-    /// The node takes tasks.
+    /// Reports that the worker has joined.
     pub(super) fn joined(&self, http: Option<SocketAddr>, frozen: Option<&FrozenRecord>) {
         if self.output.is_json {
             let http = http.map(|address| address.to_string());
@@ -71,7 +71,7 @@ impl WorkerOutput<'_> {
         }
     }
 
-    /// Something that people should know, in words.
+    /// Prints a note about a task.
     pub(super) fn remark(&self, text: &str) {
         if self.output.is_json {
             return self.line(WorkerLine {
@@ -83,7 +83,7 @@ impl WorkerOutput<'_> {
         self.output.note(text);
     }
 
-    /// Somebody told the worker to end.
+    /// Reports a signal that ends the worker.
     pub(super) fn ending(&self, tasks: usize, is_now: bool) {
         if self.output.is_json {
             let event = if is_now { "stopping" } else { "leaving" };
@@ -93,12 +93,12 @@ impl WorkerOutput<'_> {
             self.output.note(&if is_now {
                 format!("stopping {tasks} tasks now")
             } else {
-                format!("stopping {tasks} tasks and leaving; a second signal stops them at once")
+                format!("stopping {tasks} tasks and leaving; a second signal kills them")
             });
         }
     }
 
-    /// The node is gone.
+    /// Reports that the worker has left.
     pub(super) fn left(&self) {
         if self.output.is_json {
             return self.line(WorkerLine { event: "left", ..WorkerLine::default() });
@@ -108,7 +108,7 @@ impl WorkerOutput<'_> {
         }
     }
 
-    /// Something happened in the worker.
+    /// Reports an event of the worker.
     pub(super) fn event(&self, event: &WorkerEvent) {
         if let WorkerEvent::Lagged(missed) = event {
             return self.remark(&format!("{missed} events were missed"));
@@ -117,7 +117,7 @@ impl WorkerOutput<'_> {
         if self.output.is_json {
             return self.line(line);
         }
-        if let Some(text) = line.trouble.or(line.news.filter(|_| !self.quiet)) {
+        if let Some(text) = line.problem.or(line.note.filter(|_| !self.quiet)) {
             self.output.note(&text);
         }
     }
@@ -156,7 +156,9 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
             task: Some(task.as_str()),
             to: Some(state.as_str()),
             reason: reason.clone(),
-            trouble: reason.as_ref().map(|reason| format!("'{task}' is given up: {reason}")),
+            problem: reason
+                .as_ref()
+                .map(|reason| format!("'{task}' has ended as {}: {reason}", state.as_str())),
             ..none()
         },
         WorkerEvent::Forgotten { task, ended } => WorkerLine {
@@ -176,20 +178,20 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
             task: Some(task.as_str()),
             token: Some(token.to_string()),
             reason: Some(why.as_str().to_owned()),
-            trouble: loss(*why).map(|how| format!("'{task}' was lost: {how}")),
+            problem: loss(*why).map(|how| format!("'{task}' was lost: {how}")),
             ..none()
         },
         WorkerEvent::SetAside { task, why } => WorkerLine {
             event: "set_aside",
             task: Some(task.as_str()),
             reason: Some(why.clone()),
-            trouble: Some(format!("'{task}' cannot be run: {why}")),
+            problem: Some(format!("'{task}' cannot be run: {why}")),
             ..none()
         },
         WorkerEvent::CommandSetAside { key } => WorkerLine {
             event: "command_set_aside",
             reason: Some(key.clone()),
-            trouble: Some(format!(
+            problem: Some(format!(
                 "the command under {key} is not handled: its name is not one segment of 1 to 256 bytes without control characters"
             )),
             ..none()
@@ -207,8 +209,8 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
             event: "stuck",
             task: Some(task.as_str()),
             token: Some(token.to_string()),
-            trouble: Some(format!(
-                "'{task}' does not end, not even when it is killed; it is not released before it does"
+            problem: Some(format!(
+                "'{task}' does not end although it was killed; it is released when it ends"
             )),
             ..none()
         },
@@ -216,7 +218,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
             event: "save_refused",
             task: Some(task.as_str()),
             reason: Some(why.clone()),
-            trouble: Some(format!("what became of '{task}' cannot be stored: {why}")),
+            problem: Some(format!("the outcome of '{task}' was not stored: {why}")),
             ..none()
         },
         WorkerEvent::Balanced { parting, .. } => {
@@ -225,18 +227,20 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
         WorkerEvent::NodeCommandHandled { why, .. } => {
             WorkerLine { event: "order_handled", reason: why.clone(), ..none() }
         }
-        WorkerEvent::Frozen => {
-            WorkerLine { event: "frozen", news: Some("frozen: no new tasks are taken".to_owned()), ..none() }
-        }
+        WorkerEvent::Frozen => WorkerLine {
+            event: "frozen",
+            note: Some("frozen: no new tasks are claimed".to_owned()),
+            ..none()
+        },
         WorkerEvent::Unfrozen => WorkerLine {
             event: "unfrozen",
-            news: Some("unfrozen: tasks are taken again".to_owned()),
+            note: Some("unfrozen: tasks are claimed again".to_owned()),
             ..none()
         },
         WorkerEvent::Draining { left } => WorkerLine {
             event: "draining",
             tasks: Some(*left),
-            news: Some(format!("draining: {left} tasks are left")),
+            note: Some(format!("draining: {left} tasks are left")),
             ..none()
         },
         WorkerEvent::Drained => WorkerLine { event: "drained", ..none() },
@@ -249,15 +253,15 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
     }
 }
 
-/// How a task was lost; none if somebody deleted it, which is no trouble.
+/// How a task was lost; `None` for a deleted task, which is no problem.
 fn loss(why: LossReason) -> Option<&'static str> {
     match why {
         LossReason::Lapsed => Some("its lease could not be renewed in time"),
-        LossReason::MembershipLost => Some("the node's own key is gone from the store"),
-        LossReason::Replaced => Some("its claim is gone from the store"),
+        LossReason::MembershipLost => Some("the node's own key was deleted from the store"),
+        LossReason::Replaced => Some("its claim was deleted from the store"),
         LossReason::Deleted => None,
         LossReason::Revoked => Some("the store has ended its lease"),
         LossReason::Closed => Some("its session was closed"),
-        _ => Some("its claim is over"),
+        _ => Some("its claim has ended"),
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 /// How many connections of one address may be without a request. A probe and a few scrapers from one host need less; more only cost descriptors.
 const PER_PEER_MAX: usize = 16;
 
-/// How many in all: descriptors that idle connections may take away from tasks.
+/// How many in all. Each costs a descriptor that tasks may need.
 const TOTAL_MAX: usize = 64;
 
 /// The connections that wait for a request, oldest first.
@@ -19,7 +19,7 @@ pub(super) struct PendingConnections {
     waiting: VecDeque<(IpAddr, oneshot::Sender<()>)>,
 }
 
-/// One connection's place among them. Dropped, it is free again.
+/// The admission of one connection. Dropping it frees its slot.
 pub(super) struct Admission {
     evicted: oneshot::Receiver<()>,
 }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn served_connection_frees_its_place() {
+    fn served_connection_frees_its_slot() {
         let mut pending = PendingConnections::default();
         for _ in 0..1_000 {
             drop(pending.admit(peer(1)));

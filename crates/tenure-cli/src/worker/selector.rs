@@ -1,11 +1,11 @@
-//! Which tasks a worker takes: what was typed about it.
+//! The flags that select which tasks a worker claims, and how many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tenure::client::{Client, TaskFilter};
+use tenure::Tenure;
 use tenure::worker::{WorkerBuilder, memory};
 use tenure_core::balance::{AcceptAll, Capacity, Fair, Rendezvous, Weighted};
 use tenure_core::id::check_text;
@@ -14,22 +14,22 @@ use tenure_core::worker::AcceptedTasks;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// How many kinds are named when none of them is wanted.
+/// The number of kinds that one message names.
 const KINDS_NAMED_MAX: usize = 10;
 
-/// Who decides how many tasks the worker has.
+/// The balancer of the worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub(super) enum BalancerName {
-    /// As many for each node as for any other.
+    /// An equal number of tasks on every node.
     #[default]
     Fair,
-    /// Whatever comes.
+    /// Claim every task.
     All,
-    /// As many as the memory of this machine allows.
+    /// As many tasks as the memory of this host allows.
     Capacity,
-    /// Each task has the node that is meant by its id: least movement when nodes come and go.
+    /// Each task on the node that rendezvous hashing chooses for its id: the fewest moves when nodes join and leave.
     Rendezvous,
-    /// As fair, but by the tasks' label `weight`.
+    /// As fair, by the tasks' label `weight`.
     Weighted,
 }
 
@@ -40,18 +40,18 @@ pub(super) struct MemoryLimits {
     pub(super) release_above: Option<u64>,
 }
 
-/// Below this a machine has room for one more; above the other it is about to swap.
+/// Below the first, a host has memory for another task; above the second, it is close to swapping.
 const CLAIM_BELOW: u64 = 80;
 const RELEASE_ABOVE: u64 = 90;
 
-/// How often a worker whose memory is full gives a task away: as often as the memory is measured. The usual quarter of an hour would be too late.
+/// The interval of the balancer, that of the memory measurement. A worker with full memory would swap long before the default of a quarter of an hour.
 const RELIEF_EVERY: Duration = Duration::from_secs(5);
 
-/// Changes a worker that is about to be started.
+/// Configures a worker before its start.
 pub(super) type Configure = Box<dyn FnOnce(WorkerBuilder) -> WorkerBuilder + Send>;
 
 impl BalancerName {
-    /// Sets this balancer.
+    /// Returns the change that sets this balancer.
     pub(super) fn configure(self, limits: MemoryLimits) -> Result<Configure, Failure> {
         let has_limits = limits.claim_below.is_some() || limits.release_above.is_some();
         if has_limits && self != BalancerName::Capacity {
@@ -66,14 +66,16 @@ impl BalancerName {
             BalancerName::Capacity => {
                 let claim = limits.claim_below.unwrap_or(CLAIM_BELOW);
                 let release = limits.release_above.unwrap_or(RELEASE_ABOVE);
-                let capacity = Capacity::new(claim, release).map_err(|bad| {
-                    Failure::usage(bad.to_string()).hint(
-                        "claim below less than you release above, as in --claim-below 80 --release-above 90",
+                let capacity = Capacity::new(claim, release).map_err(|error| {
+                    Failure::usage(error.to_string()).hint(
+                        "use a --claim-below smaller than --release-above, as in --claim-below 80 --release-above 90",
                     )
                 })?;
                 if memory().is_none() {
-                    return Err(Failure::usage("--balance capacity needs /proc/meminfo, which is not there")
-                        .hint("use --capacity N with another balancer"));
+                    return Err(Failure::usage(
+                        "--balance capacity needs /proc/meminfo, which does not exist",
+                    )
+                    .hint("use --capacity N with another balancer"));
                 }
                 Box::new(|builder| builder.balancer(capacity).resource(memory).rebalance_every(RELIEF_EVERY))
             }
@@ -81,7 +83,7 @@ impl BalancerName {
     }
 }
 
-/// One thing that a task must have: a kind, or a label.
+/// One `--match`: a kind or a label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct TaskMatch {
     name: String,
@@ -90,15 +92,15 @@ pub(super) struct TaskMatch {
 
 impl TaskMatch {
     pub(super) fn parse(text: &str) -> Result<TaskMatch, String> {
-        check_text(text).map_err(|bad| format!("{text:?} {bad}; no task has that"))?;
+        check_text(text).map_err(|error| format!("{text:?} {error}; no task has such a kind or label"))?;
         match text.split_once('=') {
             Some((name, value)) if !name.is_empty() => {
                 Ok(TaskMatch { name: name.to_owned(), value: value.to_owned() })
             }
             Some(_) => {
-                Err("a name is missing in front of '='; write it as kind=mail, or LABEL=VALUE".to_owned())
+                Err("the name before '=' is missing; write it as kind=mail, or LABEL=VALUE".to_owned())
             }
-            None => Err(format!("{text:?} matches nothing; write it as kind={text}, or LABEL=VALUE")),
+            None => Err(format!("{text:?} has no '='; write it as kind={text}, or LABEL=VALUE")),
         }
     }
 }
@@ -109,7 +111,7 @@ impl fmt::Display for TaskMatch {
     }
 }
 
-/// What all of them mean together: one of the kinds, and all of the labels.
+/// Combines all `--match` flags: one of the kinds and all of the labels must match.
 pub(super) fn wanted(matches: &[TaskMatch]) -> Result<AcceptedTasks, Failure> {
     let mut wanted = AcceptedTasks::default();
     for TaskMatch { name, value } in matches {
@@ -127,19 +129,19 @@ pub(super) fn wanted(matches: &[TaskMatch]) -> Result<AcceptedTasks, Failure> {
     Ok(wanted)
 }
 
-/// Says it when nothing of what is there is wanted: most often a word was mistyped. It is no failure, because tasks may still come.
-pub(super) async fn warn_of_nothing(matches: &[TaskMatch], client: &Client, output: &Output) {
+/// Prints a note if no present task matches: most often a name was mistyped. That is no failure, because matching tasks may be submitted later.
+pub(super) async fn warn_if_none_match(matches: &[TaskMatch], tenure: &Tenure, output: &Output) {
     let Ok(wanted) = wanted(matches) else { return };
-    // A listing that fails says nothing, and the node will say that the store is away.
-    let Ok(listing) = client.tasks(&TaskFilter::new()).await else { return };
+    // A failed listing proves nothing, and the worker itself reports an unreachable store.
+    let Ok(listing) = tenure.tasks().list().await else { return };
     let records: Vec<_> = listing.tasks.iter().filter_map(|task| task.record()).collect();
     if records.iter().any(|record| wanted.accepts(record)) {
         return;
     }
-    let typed: Vec<String> = matches.iter().map(|wanted| format!("--match {wanted}")).collect();
-    let typed = typed.join(" ");
+    let flags: Vec<String> = matches.iter().map(|wanted| format!("--match {wanted}")).collect();
+    let flags = flags.join(" ");
     if records.is_empty() {
-        output.note(&format!("{typed} matches nothing now, because there are no tasks; waiting for some"));
+        output.note(&format!("{flags} matches no task, because there are none; waiting for some"));
         return;
     }
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
@@ -148,13 +150,13 @@ pub(super) async fn warn_of_nothing(matches: &[TaskMatch], client: &Client, outp
     }
     let count = records.len();
     output.note(&format!(
-        "{typed} matches none of the {count} tasks that are there ({}); waiting for some that it does match",
+        "{flags} matches none of the {count} tasks ({}); waiting for one that matches",
         described(&kinds)
     ));
 }
 
 fn described(kinds: &BTreeMap<&str, usize>) -> String {
-    let mut words: Vec<String> = kinds
+    let mut parts: Vec<String> = kinds
         .iter()
         .take(KINDS_NAMED_MAX)
         .map(|(kind, count)| match *kind {
@@ -163,22 +165,22 @@ fn described(kinds: &BTreeMap<&str, usize>) -> String {
         })
         .collect();
     if kinds.len() > KINDS_NAMED_MAX {
-        words.push("…".to_owned());
+        parts.push("…".to_owned());
     }
-    words.join(", ")
+    parts.join(", ")
 }
 
-/// Something that the worker's operator says of it.
+/// Parses a label of the worker.
 pub(super) fn parse_label(text: &str) -> Result<(String, String), String> {
-    check_text(text).map_err(|bad| format!("{text:?} {bad}"))?;
+    check_text(text).map_err(|error| format!("{text:?} {error}"))?;
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        Some(_) => Err("a name is missing in front of '='".to_owned()),
+        Some(_) => Err("the name before '=' is missing".to_owned()),
         None => Err(format!("{text:?} has no '='; write it as {text}=VALUE")),
     }
 }
 
-/// A label that is given twice.
+/// Refuses a label that is given twice.
 pub(super) fn check_labels(labels: &[(String, String)]) -> Result<(), Failure> {
     let names: BTreeSet<&String> = labels.iter().map(|(name, _)| name).collect();
     if names.len() < labels.len() {
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_alternatives_and_labels_must_all_be_there() {
+    fn any_kind_and_all_labels_must_match() {
         let wanted = wanted(&all(&["kind=mail", "kind=report", "zone=eu"])).unwrap();
         let task = |kind: &str, zone: &str| {
             let mut record = TaskRecord { kind: Some(kind.to_owned()), ..TaskRecord::default() };
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_match_is_refused() {
+    fn contradicting_matches_are_refused() {
         let refused = wanted(&all(&["zone=eu", "zone=us"])).unwrap_err();
         assert!(refused.message.contains("zone=eu") && refused.message.contains("zone=us"), "{refused:?}");
         assert!(wanted(&all(&["zone=eu", "zone=eu"])).is_ok());
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kinds_that_are_there_are_counted() {
+    fn present_kinds_are_counted() {
         let kinds = BTreeMap::from([("", 2), ("mail", 5)]);
         assert_eq!(described(&kinds), "2 without a kind, 5 of kind mail");
     }

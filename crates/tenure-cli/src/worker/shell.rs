@@ -1,6 +1,6 @@
-//! `--exec` as a command: a single word is run as it is, anything more by the shell.
+//! The command of `--exec`: one word is run directly, anything else by the shell.
 //!
-//! What is wrong with it is said before anything is claimed: a typing mistake must not make a thousand tasks fail.
+//! Mistakes are reported before a task is claimed: a mistyped command must not make a thousand tasks fail.
 
 use std::ffi::{OsStr, OsString};
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use tokio::process::Command;
 use crate::failure::{Code, Failure};
 use crate::supervise::Program;
 
-/// A command that can be run.
+/// A command that exists and may be executed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Shell {
     pub(super) program: Program,
@@ -18,7 +18,7 @@ pub(super) struct Shell {
 }
 
 impl Shell {
-    /// Looks the command up: 127 if there is none, 126 if it may not be executed.
+    /// Looks the command up. Fails with 127 if it does not exist, with 126 if it may not be executed.
     pub(super) async fn find(text: &str) -> Result<Shell, Failure> {
         if text.trim().is_empty() {
             return Err(
@@ -29,11 +29,11 @@ impl Shell {
             return Ok(Shell { program: Program::find(OsStr::new(text))?, args: Vec::new() });
         }
         match first_token(text) {
-            // A path can be judged as the kernel will.
-            Some(word) if word.contains('/') => drop(Program::find(OsStr::new(word))?),
-            Some(word) if !is_known(word).await? => {
-                return Err(Failure::new(Code::CommandNotFound, format!("there is no command {word}"))
-                    .hint("check its spelling and PATH; no task was taken for it"));
+            // A path is checked as the kernel will check it; for a name only the shell knows its builtins and functions.
+            Some(token) if token.contains('/') => drop(Program::find(OsStr::new(token))?),
+            Some(token) if !is_known(token).await? => {
+                return Err(Failure::new(Code::CommandNotFound, format!("there is no command {token}"))
+                    .hint("check its spelling and PATH; no task was claimed"));
             }
             Some(_) | None => {}
         }
@@ -42,31 +42,31 @@ impl Shell {
     }
 }
 
-/// Whether the shell would only find one program in it.
+/// Whether the text is one program name without shell syntax.
 fn is_plain(text: &str) -> bool {
     text.chars().all(is_harmless)
 }
 
-/// Characters that mean nothing to a shell. `=` is not one of them: it may be an assignment.
+/// Characters without a meaning in a shell. `=` has one: it may be an assignment.
 fn is_harmless(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+' | ':' | ',' | '@' | '%')
 }
 
-/// The word that a shell would look up, unless finding that out needs a shell.
+/// The first token of the text, if the shell would look it up as a command without expanding it.
 fn first_token(text: &str) -> Option<&str> {
-    text.split_whitespace().next().filter(|word| is_plain(word))
+    text.split_whitespace().next().filter(|token| is_plain(token))
 }
 
-/// Whether the shell knows such a command: a program, or a word of its own.
-async fn is_known(word: &str) -> Result<bool, Failure> {
-    let asked = Command::new("sh")
-        .args(["-c", "command -v -- \"$1\"", "sh", word])
+/// Whether the shell finds such a command: a program, a builtin or a keyword.
+async fn is_known(name: &str) -> Result<bool, Failure> {
+    let status = Command::new("sh")
+        .args(["-c", "command -v -- \"$1\"", "sh", name])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()
         .await;
-    let status = asked.map_err(|error| Failure::new(Code::Failed, format!("sh cannot be asked: {error}")))?;
+    let status = status.map_err(|error| Failure::new(Code::Failed, format!("cannot run sh: {error}")))?;
     Ok(status.success())
 }
 
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_mistyped_command_is_found_before_it_is_needed() {
+    async fn mistyped_command_is_refused() {
         for (text, expected) in [
             ("", Code::Usage),
             ("  ", Code::Usage),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_word_is_run_as_it_is_and_more_by_the_shell() {
+    async fn only_a_plain_name_bypasses_the_shell() {
         let one = Shell::find("true").await.unwrap();
         assert_eq!((one.program.name.to_str(), one.args.len()), (Some("true"), 0));
         for text in [

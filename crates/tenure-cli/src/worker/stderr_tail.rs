@@ -1,4 +1,4 @@
-//! What a task writes to stderr: passed on as it is, and the last line kept, because it most often says why a task failed.
+//! Forwards the stderr of a task and keeps its last line, which most often contains the reason of a failure.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -9,30 +9,30 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 
-/// How much of a line is kept: a sentence, not a dump.
+/// The length of the kept line: enough for an error message, not for a dump.
 const LINE_BYTES_MAX: usize = 300;
 
-/// How long the rest may take to arrive when everybody who could write it is gone. What left the group may hold the pipe for ever.
+/// How long to wait for buffered output after the process tree has ended. A process outside the tree may keep the pipe open indefinitely.
 const REST_WITHIN: Duration = Duration::from_millis(200);
 
-/// What is heard of a task's stderr.
+/// The reading end of a task's stderr.
 pub(super) struct StderrTail {
     last: Arc<Mutex<LastLine>>,
-    /// Goes on for as long as somebody can write.
+    /// Runs until all writers have closed the pipe.
     forwarding: JoinHandle<()>,
 }
 
 impl StderrTail {
-    /// A pipe: the task gets the other end.
+    /// Opens a pipe. Returns the writing end for the task.
     pub(super) fn open() -> io::Result<(StderrTail, OwnedFd)> {
-        let (ours, theirs) = io::pipe()?;
-        let ours = pipe::Receiver::from_owned_fd(OwnedFd::from(ours))?;
+        let (reader, writer) = io::pipe()?;
+        let reader = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
         let last = Arc::new(Mutex::new(LastLine::default()));
-        let forwarding = tokio::spawn(forward(ours, last.clone()));
-        Ok((StderrTail { last, forwarding }, OwnedFd::from(theirs)))
+        let forwarding = tokio::spawn(forward(reader, last.clone()));
+        Ok((StderrTail { last, forwarding }, OwnedFd::from(writer)))
     }
 
-    /// The last line that said something, when the task has ended.
+    /// Returns the last non-empty line, after the task has ended.
     pub(super) async fn last_line(mut self) -> Option<String> {
         let _ = tokio::time::timeout(REST_WITHIN, &mut self.forwarding).await;
         self.last.lock().unwrap_or_else(PoisonError::into_inner).text()
@@ -46,28 +46,28 @@ async fn forward(mut from: pipe::Receiver, last: Arc<Mutex<LastLine>>) {
             Ok(0) | Err(_) => return,
             Ok(len) => len,
         };
-        last.lock().unwrap_or_else(PoisonError::into_inner).hear(&chunk[..len]);
+        last.lock().unwrap_or_else(PoisonError::into_inner).push(&chunk[..len]);
         let bytes = chunk[..len].to_vec();
-        // On a thread of its own: whoever reads our stderr slowly must not hold up renewals. The task waits, as it would without us.
+        // On a blocking thread: a slow reader of stderr must not delay renewals. The task waits, as it would without the forwarding.
         let written = tokio::task::spawn_blocking(move || io::stderr().write_all(&bytes)).await;
         if !matches!(written, Ok(Ok(()))) {
-            // Nobody reads stderr any more; the task may go on.
-            tracing::debug!("stderr of a task cannot be passed on");
+            // The worker's stderr is closed; the task goes on without it.
+            tracing::debug!("task stderr not forwarded");
         }
     }
 }
 
-/// The last line of a text that comes in pieces.
+/// The last line of a text that arrives in pieces.
 #[derive(Default)]
 struct LastLine {
-    /// The last whole line that was not empty.
+    /// The last complete line that is not empty.
     whole: Vec<u8>,
-    /// The one that is being written.
+    /// The incomplete line after it.
     current: Vec<u8>,
 }
 
 impl LastLine {
-    fn hear(&mut self, bytes: &[u8]) {
+    fn push(&mut self, bytes: &[u8]) {
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
             let (text, is_whole) = match line.strip_suffix(b"\n") {
                 Some(text) => (text, true),
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_that_says_something_is_kept_however_it_arrives() {
+    fn last_non_empty_line_is_kept() {
         for (pieces, expected) in [
             (&["a\nb\n"][..], Some("b")),
             (&["a\n", "b", "c\n\n  \n"], Some("bc")),
@@ -104,16 +104,16 @@ mod tests {
             (&[], None),
         ] {
             let mut last = LastLine::default();
-            pieces.iter().for_each(|piece| last.hear(piece.as_bytes()));
+            pieces.iter().for_each(|piece| last.push(piece.as_bytes()));
             assert_eq!(last.text().as_deref(), expected, "{pieces:?}");
         }
     }
 
     #[test]
-    fn a_line_without_end_takes_no_more_than_its_room() {
+    fn endless_line_is_cut() {
         let mut last = LastLine::default();
         for _ in 0..100 {
-            last.hear(&[b'x'; 1_000]);
+            last.push(&[b'x'; 1_000]);
         }
         assert_eq!(last.text().unwrap().len(), LINE_BYTES_MAX);
     }

@@ -71,8 +71,8 @@ async fn story_on_stderr_result_on_stdout() {
     for chapter in [
         "2 workers have joined",
         "30 tasks submitted",
-        "which leads, is killed with 15 tasks",
-        "run elsewhere after",
+        ", the leader, with 15 tasks",
+        "run on other workers after",
     ] {
         assert!(ran.stderr.contains(chapter), "{chapter}: {ran:?}");
     }

@@ -103,7 +103,7 @@ async fn mistyped_path_names_missing_folder() {
 }
 
 #[tokio::test]
-async fn memory_store_is_refused_by_commands_that_exclude_others() {
+async fn memory_store_is_refused_for_exclusive_commands() {
     let sandbox = Sandbox::new().with("PATH", "/usr/bin:/bin");
     let commands: [(&[&str], i32); 6] = [
         (&["lock", "a", "--", "touch", "ran"], 125),
@@ -116,7 +116,7 @@ async fn memory_store_is_refused_by_commands_that_exclude_others() {
     for (command, code) in commands {
         let ran = sandbox.run(&[&["--store", "memory:"], command].concat()).await;
         assert_eq!(ran.code, Some(code), "{command:?} {ran:?}");
-        assert!(ran.stderr.contains("no other process is excluded"), "{ran:?}");
+        assert!(ran.stderr.contains("excludes no other process"), "{ran:?}");
         assert!(ran.stderr.contains("--local"), "{ran:?}");
     }
     sandbox.ok(&["--store", "memory:", "kv", "put", "/a", "1"]).await;

@@ -376,6 +376,6 @@ async fn command_past_its_deadline_never_starts() {
         ["internal", "supervise", "--term-after", "0ms", "--kill-after", "10s", "--", "touch", &marker];
     let ran = sandbox.run(&args).await;
     assert_eq!(ran.code, Some(122), "{ran:?}");
-    assert!(ran.stderr.contains("ended before it was started"), "{ran:?}");
+    assert!(ran.stderr.contains("ended before the command was started"), "{ran:?}");
     assert!(!Path::new(&marker).exists());
 }

@@ -63,7 +63,7 @@ async fn keys_live_with_the_command(sandbox: &Sandbox) {
         (&json!("1"), &json!("10.0.0.7:80"))
     );
     let leases = sandbox.json(&["lease", "ls"]).await["leases"].clone();
-    assert_eq!((leases.as_array().unwrap().len(), &leases[0]["keys"]), (1, &json!(3)), "one shared lease");
+    assert_eq!((leases.as_array().unwrap().len(), &leases[0]["keys"]), (1, &json!(3)), "under one lease");
     let (code, stderr) = finish(running).await;
     assert_eq!(code, Some(7), "{stderr}");
     assert_eq!(stored(sandbox).await, "");
@@ -326,6 +326,6 @@ async fn exit_code_survives_etcd_outage() {
     let begin = Instant::now();
     let (code, stderr) = finish(running).await;
     assert_eq!(code, Some(7), "{stderr}");
-    assert!(stderr.contains("expires by itself in 15 s"), "{stderr}");
+    assert!(stderr.contains("expires in 15 s"), "{stderr}");
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 }

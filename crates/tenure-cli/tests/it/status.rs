@@ -74,10 +74,10 @@ async fn status_counts_objects_and_names_problems() {
         found["message"].as_str().unwrap().to_owned()
     };
     assert!(
-        message("unclaimed_tasks").contains("one task without an owner, while no node takes tasks: idle"),
+        message("unclaimed_tasks").contains("one task without an owner, while no node claims tasks: idle"),
         "{status}"
     );
-    assert!(message("absent_owner").contains("owned by node ghost, which is not there: lost"), "{status}");
+    assert!(message("absent_owner").contains("owned by node ghost, which is not alive: lost"), "{status}");
     assert!(message("unreadable_tasks").ends_with("bad"), "{status}");
     assert_eq!((&status["tasks"]["total"], &status["tasks"]["unclaimed"]), (&json!(6), &json!(1)));
     assert_eq!((&status["locks"][0]["name"], &status["locks"][0]["holders"]), (&json!("deploy"), &json!(1)));
@@ -85,7 +85,7 @@ async fn status_counts_objects_and_names_problems() {
     let text = cluster.sandbox.ok(&["status"]).await;
     assert!(text.contains("node\tw: frozen, 3 tasks\n"), "{text}");
     assert!(
-        text.contains("warning\tnode w is frozen and takes no new tasks (tenure node unfreeze w)"),
+        text.contains("warning\tnode w is frozen and claims no tasks (tenure node unfreeze w)"),
         "{text}"
     );
     assert!(text.contains("lock\tdeploy: held by ops pid "), "{text}");

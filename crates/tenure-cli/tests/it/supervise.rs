@@ -266,7 +266,7 @@ async fn remaining_process_is_named_and_awaited() {
     let script = format!("mkfifo {fifo}; timeout --foreground 25 cat {fifo} & echo $!; exit 3");
     let mut running = start(&sandbox, &[], &script);
     let left = running.line().await;
-    let named = running.hear("waiting for what it left running").await;
+    let named = running.hear("waiting for the processes that it left running").await;
     assert!(named.contains(&format!("{left} (")), "{named}");
     let feeding = tokio::task::spawn_blocking(move || std::fs::write(fifo, "x\n").unwrap());
     assert_eq!(running.end().await.0, Some(3));
@@ -277,7 +277,7 @@ async fn remaining_process_is_named_and_awaited() {
 async fn signals_reach_remaining_processes() {
     let sandbox = sandbox();
     let mut running = start(&sandbox, &[], "sleep 25 & exit 3");
-    running.hear("waiting for what it left running").await;
+    running.hear("waiting for the processes that it left running").await;
     running.signal(Signal::TERM);
     assert_eq!(running.end().await.0, Some(3));
 }
@@ -303,7 +303,7 @@ async fn stop_reaches_processes_outside_the_group() {
 async fn daemon_of_command_is_named_and_awaited() {
     let sandbox = sandbox();
     let mut running = start(&sandbox, &[], "(setsid sleep 25 &); exit 3");
-    let named = running.hear("waiting for what it left running").await;
+    let named = running.hear("waiting for the processes that it left running").await;
     // The process may be listed before it has executed `setsid` or `sleep`.
     assert!(["(sh)", "(setsid)", "(sleep)"].iter().any(|name| named.contains(name)), "{named}");
     running.signal(Signal::TERM);

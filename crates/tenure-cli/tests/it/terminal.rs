@@ -225,7 +225,7 @@ async fn destructive_verb_requires_confirmation_on_terminal() {
     session.see("delete 2 keys under '/a/'? [y/N]");
     session.press("y\n");
     session.see("code=0");
-    session.see("take 'a' away from");
+    session.see("break 'a', held by");
     session.press("yes\n");
     session.see("code=0");
     session.see("lost=122");

@@ -1,15 +1,17 @@
-//! Tasks that nobody owns, and when it is this node's turn to claim them.
+//! The claimable tasks of a worker, and when it may claim each of them.
 //!
-//! A task that can be claimed is an *offer*. It becomes ready when it is this node's turn, and is weighed when a request goes out: only then
-//! does the balancer see how much is held and asked for.
+//! A task is *claimable* if this worker accepts it and no worker owns it. It becomes ready when it
+//! is this worker's turn. The balancer decides about it only when the next request is built: only
+//! then are the owned and requested tasks known.
 //!
-//! **Invariant**: a task is an offer, or asked for, or held; never two of them.
+//! **Invariant**: a task is claimable, requested or held; never two of them.
 //!
-//! **Invariant**: an offer is ready, or has a timer, or stands behind another node with a timer for all who do; so it is looked at again,
-//! whatever the balancer said.
+//! **Invariant**: a claimable task is ready, or has a timer, or waits behind a peer with one timer
+//! for all such tasks. So it is considered again, whatever the balancer decided.
 //!
-//! Those behind another node have no timers of their own: while eight nodes work through a hundred thousand tasks, each would be looked at four
-//! times a second by seven nodes, only to see that it is still somebody else's turn.
+//! Tasks that wait behind a peer have no timers of their own. While eight workers claim a hundred
+//! thousand tasks, seven of them would consider each task four times a second, only to see that it
+//! is still the turn of a peer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,37 +31,41 @@ use super::output::ClaimRequest;
 use super::peers::{RankDelay, UnownedBacklog, UnownedPeak};
 use super::timers::Timer;
 
-/// A balancer that wants to be asked again sooner than this would be asked without end.
+/// The shortest wait that a balancer can request. Without it, a balancer that returns zero would be
+/// called in a busy loop.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
-/// Tasks that can be claimed.
+/// The claimable tasks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClaimQueue {
     all: BTreeMap<TaskId, ClaimWait>,
-    /// Those whose turn it may be, longest unowned first.
+    /// Those that it may be this worker's turn for, longest unowned first.
     ready: BTreeSet<(Moment, TaskId)>,
-    /// Those that another node should claim first, longest unowned first. What was claimed meanwhile is still here, and passed over when its
-    /// time has come: it is by far the most, and to look each of them up only to take it out costs more.
-    behind: BTreeMap<RankDelay, BTreeSet<(Moment, TaskId)>>,
-    /// Those that the balancer did not want just now, longest unowned first. Each has a timer, too.
+    /// Those that a peer should claim first, longest unowned first. Tasks that were claimed
+    /// meanwhile stay here and are skipped when their time has come. They are the majority, and
+    /// looking up each of them to remove it would cost more.
+    delayed: BTreeMap<RankDelay, BTreeSet<(Moment, TaskId)>>,
+    /// Those that the balancer does not want at present, longest unowned first. Each has a timer as
+    /// well.
     refused: BTreeSet<(Moment, TaskId)>,
-    /// How much room there was for them when they were last thought of.
+    /// How much room this worker had below its share when it was last computed.
     room: u64,
-    /// How many there were for anybody, and whether they become fewer.
+    /// The highest number of unowned tasks, and whether they become fewer.
     pub(super) peak: UnownedPeak,
-    /// Tasks that are not claimed before then; or, without a time, before they are written again.
+    /// Tasks that are not claimed before this time; or, without a time, before they are written
+    /// again.
     postponed: BTreeMap<TaskId, Option<Moment>>,
 }
 
-/// A task that can be claimed.
+/// A claimable task.
 #[derive(Clone, Copy, Debug)]
 struct ClaimWait {
-    /// Since when nobody has owned it.
+    /// Since when no worker has owned it.
     seen: Moment,
     place: ClaimPosition,
 }
 
-/// Where an offer waits.
+/// Where a claimable task waits.
 #[derive(Clone, Copy, Debug)]
 enum ClaimPosition {
     Ready,
@@ -71,27 +77,27 @@ enum ClaimPosition {
 }
 
 impl ClaimQueue {
-    /// Lets a task be until then; without a time, until it is written again.
+    /// Does not claim a task before this time; or, without a time, before it is written again.
     pub(super) fn postpone(&mut self, task: &TaskId, until: Option<Moment>) {
         self.postponed.insert(task.clone(), until);
     }
 
-    /// Whether a task that has been unowned since then still stands behind somebody.
-    fn is_delayed(&self, task: &TaskId, since: Moment, whom: RankDelay) -> bool {
+    /// Whether a task that has been unowned since then still waits behind that peer.
+    fn is_delayed(&self, task: &TaskId, since: Moment, expected: RankDelay) -> bool {
         let waiting = self.all.get(task).filter(|waiting| waiting.seen == since);
-        matches!(waiting, Some(ClaimWait { place: ClaimPosition::Delayed(behind), .. }) if *behind == whom)
+        matches!(waiting, Some(ClaimWait { place: ClaimPosition::Delayed(delay), .. }) if *delay == expected)
     }
 }
 
-/// Whether it is this node's turn to claim a task.
+/// Whether it is this worker's turn to claim a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ClaimOrder {
     InTurn,
-    /// A peer with room should have claimed it, or this node has its share already.
+    /// A peer with room should have claimed it, or this worker owns its share already.
     OutOfTurn,
 }
 
-/// What to do about an offer.
+/// What to do about a claimable task.
 enum QueueDecision {
     Claim(Revision, ClaimOrder),
     Delay(RankDelay, Moment),
@@ -109,11 +115,15 @@ impl WorkerMachine {
                     let why = format!("its record cannot be read: {why}");
                     self.events.push_back(WorkerEvent::SetAside { task: task.clone(), why });
                 }
+                // The task was written: whatever was wrong with the former record may be corrected,
+                // so it is considered from the start.
                 self.claim_queue.postponed.remove(&task);
                 self.withdraw(&task);
                 self.reconsider(task, now.at, now.at);
             }
             BoardChange::Owned { task, node, token } => {
+                // The board shows the owner, so the demand that it counts does not include this
+                // task any more.
                 self.balance.see(&task);
                 self.withdraw(&task);
                 if node.as_ref() == Some(&self.config.node) {
@@ -136,7 +146,7 @@ impl WorkerMachine {
         }
     }
 
-    /// Makes an offer of a task again, if it is one; it is not looked at before `at`.
+    /// Adds a task to the queue if it is claimable. It is not considered before `at`.
     pub(super) fn reconsider(&mut self, task: TaskId, seen: Moment, at: Moment) {
         let is_own = self.held.contains_key(&task) || self.claims.contains(&task);
         if is_own || self.claim_queue.all.contains_key(&task) {
@@ -156,7 +166,7 @@ impl WorkerMachine {
         }
     }
 
-    /// A task cannot be claimed any more.
+    /// A task is not claimable any more.
     fn withdraw(&mut self, task: &TaskId) {
         let Some(ClaimWait { seen, place }) = self.claim_queue.all.remove(task) else { return };
         match place {
@@ -166,12 +176,12 @@ impl WorkerMachine {
                 self.timers.clear(&Timer::Claimable(task.clone()));
                 self.claim_queue.refused.remove(&(seen, task.clone()));
             }
-            // It is passed over when its time has come.
+            // It stays in the queue of its peer, and is skipped there when its time has come.
             ClaimPosition::Delayed(_) => {}
         }
     }
 
-    /// An offer's time has come.
+    /// The time of a claimable task has come.
     pub(super) fn claim_due(&mut self, task: TaskId) {
         let Some(waiting) = self.claim_queue.all.get_mut(&task) else { return };
         let (seen, place) = (waiting.seen, std::mem::replace(&mut waiting.place, ClaimPosition::Ready));
@@ -181,9 +191,11 @@ impl WorkerMachine {
         self.claim_queue.ready.insert((seen, task));
     }
 
-    /// Weighs as many refused tasks again as there is more room than before: peers have come to their share, a claim was lost, or there is more
-    /// to share. What the balancer refuses for another reason is weighed no more often than that.
+    /// Considers as many refused tasks again as this worker has gained room: peers have reached
+    /// their share, a claim was lost, or there is more to share. Tasks that the balancer refuses
+    /// for other reasons are considered no more often than that.
     pub(super) fn make_room(&mut self, now: InputTime) {
+        // All refused tasks of one class share one room, so the class of the oldest one is enough.
         let class = match self.claim_queue.refused.first().and_then(|(_, task)| self.board.get(task)) {
             Some(card) => card.class,
             None => self.own_class(),
@@ -197,50 +209,55 @@ impl WorkerMachine {
         }
     }
 
-    /// Those who come before this node have had their time, or perhaps not.
-    pub(super) fn rank_delay_due(&mut self, behind: RankDelay, now: InputTime) {
-        let Some(mut queue) = self.claim_queue.behind.remove(&behind) else { return };
+    /// The peers that rank before this worker have had their time for some tasks, or more time is
+    /// due.
+    pub(super) fn rank_delay_due(&mut self, delay: RankDelay, now: InputTime) {
+        let Some(mut queue) = self.claim_queue.delayed.remove(&delay) else { return };
         let mut probes = self.claims.probes.room();
         while let Some((seen, task)) = queue.pop_first() {
-            if !self.claim_queue.is_delayed(&task, seen, behind) {
+            // It was claimed, or it waits elsewhere now.
+            if !self.claim_queue.is_delayed(&task, seen, delay) {
                 continue;
             }
-            let mut at = self.peers.due(behind, seen, self.backlog(now));
-            // The peer still has room: the rest waits for what becomes of the first few.
+            let mut at = self.peers.due(delay, seen, self.backlog(now));
+            // The peer still has room, although it did not claim. Only as many tasks as there are
+            // probes go out; the others wait for the replies.
             if at > Moment::ORIGIN && at <= now.at {
                 match probes.checked_sub(1) {
-                    Some(run_or_park) => probes = run_or_park,
+                    Some(left) => probes = left,
                     None => at = now.at + self.backlog(now).step,
                 }
             }
+            // The queue is ordered by age, so no later task is due either.
             if at > now.at {
                 queue.insert((seen, task));
-                self.timers.set(Timer::RankDelay(behind), at);
-                self.claim_queue.behind.insert(behind, queue);
+                self.timers.set(Timer::RankDelay(delay), at);
+                self.claim_queue.delayed.insert(delay, queue);
                 return;
             }
             self.claim_due(task);
         }
     }
 
-    /// Who owns how much has changed: those who have their share now are not waited for any more.
+    /// The loads have changed: peers that own their share now are not waited for any more.
     pub(super) fn recheck_rank_delays(&mut self, now: InputTime) {
         let backlog = self.backlog(now);
         let (peers, claim_queue) = (&self.peers, &self.claim_queue);
-        let is_free = |behind: &RankDelay| peers.due(*behind, now.at, backlog) <= now.at;
-        let free: Vec<RankDelay> = claim_queue.behind.keys().copied().filter(is_free).collect();
-        for behind in free {
-            self.timers.clear(&Timer::RankDelay(behind));
-            self.rank_delay_due(behind, now);
+        let is_free = |delay: &RankDelay| peers.due(*delay, now.at, backlog) <= now.at;
+        let free: Vec<RankDelay> = claim_queue.delayed.keys().copied().filter(is_free).collect();
+        for delay in free {
+            self.timers.clear(&Timer::RankDelay(delay));
+            self.rank_delay_due(delay, now);
         }
     }
 
-    /// Others take tasks than before: all turns are different now.
+    /// The set of workers that take tasks has changed: every rank may be another one now.
     pub(super) fn rank_again(&mut self) {
-        for behind in std::mem::take(&mut self.claim_queue.behind).into_keys() {
-            self.timers.clear(&Timer::RankDelay(behind));
+        for delay in std::mem::take(&mut self.claim_queue.delayed).into_keys() {
+            self.timers.clear(&Timer::RankDelay(delay));
         }
         self.claim_queue.refused.clear();
+        // Everything becomes ready, and gets its new place when the next request is built.
         for (task, waiting) in &mut self.claim_queue.all {
             match std::mem::replace(&mut waiting.place, ClaimPosition::Ready) {
                 ClaimPosition::Ready => {}
@@ -256,18 +273,21 @@ impl WorkerMachine {
     }
 
     fn backlog(&self, now: InputTime) -> UnownedBacklog<'_> {
-        // Others are no faster than we are: what we ask for takes this long, and the news of it as long again.
+        // Peers are assumed to be as fast as this worker: a claim takes this long, and its watch
+        // event as long again.
         let step = RANK_STEP.max(self.claims.slowness(now.at) * 2);
         let step = self.claims.probes.stretch(step);
         let patience = self.claim_queue.peak.patience(now.at) + (step - RANK_STEP) * RANK_STEPS_MAX;
         UnownedBacklog { unowned: self.board.demand(), claiming: self.balance.claiming(), step, patience }
     }
 
-    /// The board shows a claim of this node's name.
+    /// The board shows a claim with this worker's id.
     fn see_own_claim(&mut self, task: &TaskId, token: Token, now: InputTime) {
         let held = self.held.get(task).map(|held| held.token);
         if held != Some(token) {
-            // It may be answered yet, and what was just given up may still be shown; but a request that was taken for lost may have been carried out.
+            // Its reply may still be on its way, or the board may still show a claim that was just
+            // released. But it may also be an ambiguous claim that was applied after all, so it is
+            // checked later.
             self.timers.set(Timer::Orphan(task.clone()), now.at + ORPHAN_AFTER);
         }
         if held.is_some_and(|held| held < token) {
@@ -279,17 +299,18 @@ impl WorkerMachine {
         if let Some(node) = node {
             self.peers.note_claim(node, now.at);
         }
-        // An older token is old news: we have claimed since.
+        // A smaller token is an old event: this worker has claimed the task since.
         if self.held.get(task).is_some_and(|held| held.token < token) {
             self.lose(task, LossReason::Replaced, now);
         }
-        // Only now: that may have been the first news of our own release.
+        // After the release above: this event may be the first sign that this worker's own release
+        // was applied, and starts the cooldown.
         if let Some(node) = node {
             self.balance.cooldowns.note_taken(task, node);
         }
     }
 
-    /// Takes from the offers what goes out with the next request.
+    /// Moves the tasks to claim next from the queue to a request.
     pub(super) fn take_claimable(&mut self, batch: &mut Vec<ClaimRequest>, now: InputTime) {
         while batch.len() < CLAIMS_PER_REQUEST
             && self.has_room()
@@ -297,6 +318,8 @@ impl WorkerMachine {
         {
             self.stats.considered += 1;
             match self.decide_claim(&task, seen, now) {
+                // Out of turn the claim is a probe: its reply shows whether the peer in question is
+                // idle.
                 QueueDecision::Claim(created, order) => {
                     if order == ClaimOrder::OutOfTurn {
                         self.claims.probes.send(&task);
@@ -304,7 +327,7 @@ impl WorkerMachine {
                     self.claim_queue.all.remove(&task);
                     batch.push(self.request_claim(task, seen, created, now));
                 }
-                QueueDecision::Delay(behind, at) => self.wait_for_rank(behind, task, seen, at),
+                QueueDecision::Delay(delay, at) => self.wait_for_rank(delay, task, seen, at),
                 QueueDecision::Later(at) => {
                     if let Some(waiting) = self.claim_queue.all.get_mut(&task) {
                         waiting.place = ClaimPosition::Timed;
@@ -323,13 +346,14 @@ impl WorkerMachine {
         }
     }
 
-    fn wait_for_rank(&mut self, behind: RankDelay, task: TaskId, seen: Moment, at: Moment) {
+    fn wait_for_rank(&mut self, delay: RankDelay, task: TaskId, seen: Moment, at: Moment) {
         if let Some(waiting) = self.claim_queue.all.get_mut(&task) {
-            waiting.place = ClaimPosition::Delayed(behind);
+            waiting.place = ClaimPosition::Delayed(delay);
         }
-        self.claim_queue.behind.entry(behind).or_default().insert((seen, task));
-        if self.timers.at(&Timer::RankDelay(behind)).is_none_or(|before| at < before) {
-            self.timers.set(Timer::RankDelay(behind), at);
+        self.claim_queue.delayed.entry(delay).or_default().insert((seen, task));
+        // One timer for all tasks behind this peer, at the earliest of their times.
+        if self.timers.at(&Timer::RankDelay(delay)).is_none_or(|before| at < before) {
+            self.timers.set(Timer::RankDelay(delay), at);
         }
     }
 
@@ -343,18 +367,21 @@ impl WorkerMachine {
         let Some((created, class)) = self.board.get(task).map(|card| (card.created, card.class)) else {
             return QueueDecision::Never;
         };
+        // Ranks first, then shares, then the balancer: the first two are cheap, and they keep most
+        // of the tasks away from the balancer.
         let turn = self.peers.turn(task, class, seen, self.backlog(now));
-        if let Some(behind) = turn.behind.filter(|_| turn.at > now.at) {
-            return QueueDecision::Delay(behind, turn.at);
+        if let Some(delay) = turn.delay.filter(|_| turn.at > now.at) {
+            return QueueDecision::Delay(delay, turn.at);
         }
         let has_share = || self.peers.room(class, self.backlog(now)) == 0;
-        let is_out_of_turn = turn.behind.is_some() || has_share();
+        let is_out_of_turn = turn.delay.is_some() || has_share();
+        // Without a free probe the task waits for the replies to the probes in flight.
         if is_out_of_turn && self.claims.probes.room() == 0 {
             let at = now.at + self.backlog(now).step;
-            return turn.behind.map_or(QueueDecision::Refused(at), |behind| QueueDecision::Delay(behind, at));
+            return turn.delay.map_or(QueueDecision::Refused(at), |delay| QueueDecision::Delay(delay, at));
         }
         let order = if is_out_of_turn { ClaimOrder::OutOfTurn } else { ClaimOrder::InTurn };
-        match self.ask_balancer(task, turn, now.at) {
+        match self.consult_balancer(task, turn, now.at) {
             ClaimDecision::Claim => QueueDecision::Claim(created, order),
             ClaimDecision::Wait { retry_after, .. } => {
                 QueueDecision::Refused(now.at + retry_after.max(WAIT_MIN))

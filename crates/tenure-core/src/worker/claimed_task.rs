@@ -1,4 +1,4 @@
-//! One task that is ours, with everything that is known and wished about it.
+//! One claimed task, with all facts that decide about its next step.
 //!
 //! ```text
 //!                runnable                         stop
@@ -9,14 +9,14 @@
 //!       │ sleeping, paused           │  ▲ │
 //!       └────────────────► Parked ◄──┘  │ └──► released, or ended
 //!                             └─────────┘
-//!                       wakes, is told something, is to go
+//!                       wakes, gets a command, is released
 //!
-//!   from anywhere, when the claim is over: Stopping if a handler runs, then gone; nothing is written
+//!   from any state, when the claim is lost: Stopping if a handler runs, then gone; nothing is written
 //! ```
 //!
-//! Nothing of this is stored as such: where a task stands follows from whether its handler runs, whether something is being written, and the
-//! stored state. So every decision is taken afresh from all that is known at that moment, and a command or a loss that arrives
-//! between two steps is simply known at the next.
+//! None of these states is stored as such. They follow from whether the handler runs, whether a
+//! write is in flight, and the stored state. Each decision is made from all facts known at that
+//! moment. So a command or a loss that arrives between two steps simply counts at the next step.
 
 use bytes::Bytes;
 
@@ -35,41 +35,41 @@ use super::input::HandlerEnd;
 use super::output::{StateWrite, StopReason};
 use super::task_commands::TaskCommandEntry;
 
-/// A task that is ours.
+/// A claimed task.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimedTask {
-    /// Which claim this is.
+    /// Identifies the claim.
     pub(super) nonce: String,
     pub(super) token: Token,
     pub(super) lease: LeaseId,
-    /// The life of the task that was claimed.
+    /// The create revision of the claimed task, which identifies its incarnation.
     pub(super) created: Revision,
     /// What was submitted.
     pub(super) submitted: TaskRecord,
     pub(super) props: Option<Bytes>,
-    /// The state as it is stored.
+    /// The stored state.
     pub(super) record: StateRecord,
-    /// When it was stored.
+    /// The revision at which it was stored.
     pub(super) state_seen: Revision,
     /// The newest command that is known and not acknowledged.
     pub(super) command: Option<TaskCommandEntry>,
-    /// Up to where commands are known: an older word about them is no news.
+    /// The revision up to which commands are known. Older reports about them are ignored.
     pub(super) command_known: Revision,
     pub(super) handler: HandlerState,
     /// How the handler ended, until that is stored.
     pub(super) outcome: Option<HandlerEnd>,
-    /// That the task is to be nobody's, and why.
+    /// Why the task is to be released. `None` if it is not.
     pub(super) release: Option<ReleaseReason>,
-    /// That a command to the node wants the handler stopped.
-    pub(super) is_stop_ordered: bool,
-    /// That the claim is over, and why. From here on nothing is written.
-    pub(super) over: Option<LossReason>,
-    /// Progress that the handler wants kept, and who waits for it.
+    /// Whether a command to the worker requires the handler to stop.
+    pub(super) is_stop_commanded: bool,
+    /// Why the claim was lost. From then on nothing is written.
+    pub(super) loss: Option<LossReason>,
+    /// The checkpoint that the handler wants stored, and the requests that wait for it.
     pub(super) checkpoint: Option<Checkpoint>,
     pub(super) checkpoint_requests: Vec<u64>,
     pub(super) write: WriteState,
     pub(super) backoff: BackoffState,
-    /// When it wakes, while it is among the sleepers.
+    /// When it wakes, if it is one of the sleepers.
     pub(super) sleeps_until: Option<Timestamp>,
     /// Earlier claims of the task that have no stored outcome, the oldest first.
     pub(super) lost: Vec<AttemptRecord>,
@@ -83,18 +83,18 @@ pub(super) struct ClaimedTask {
     pub(super) has_run: bool,
 }
 
-/// What the handler does.
+/// What the handler does at present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HandlerState {
-    /// There is none.
+    /// There is no handler.
     None,
     /// It runs.
     Running,
     /// It was asked to stop.
-    Stopping { why: StopReason, until: Moment, pressure: StopPhase },
+    Stopping { why: StopReason, until: Moment, phase: StopPhase },
 }
 
-/// How hard a handler was asked to stop.
+/// How a handler was asked to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StopPhase {
     Requested,
@@ -102,33 +102,33 @@ pub(super) enum StopPhase {
     Stuck,
 }
 
-/// Whether something about the task is being written.
+/// Whether a write about the task is in flight.
 #[derive(Clone, Debug)]
 pub(super) enum WriteState {
     Idle,
     InFlight(Box<PendingWrite>),
-    /// It was not done, or nobody knows; it will be asked again.
+    /// The write was not applied, or its outcome is unknown. It is repeated after the backoff.
     Backoff(Box<PendingWrite>),
 }
 
-/// A save, and what it means when it is done.
+/// A state write, and the facts that become true when it is applied.
 #[derive(Clone, Debug)]
 pub(super) struct PendingWrite {
     pub(super) save: StateWrite,
-    /// The state as it will be stored then.
+    /// The state that it stores.
     pub(super) record: StateRecord,
-    /// Whether the handler's outcome is in it.
+    /// Whether it contains the outcome of the handler.
     pub(super) has_outcome: bool,
-    /// How many of those who wait for their progress find it in it.
+    /// How many of the waiting checkpoint requests it answers.
     pub(super) checkpoint_requests: usize,
     /// The command that it acknowledges.
     pub(super) acknowledges: Option<HandledCommand>,
-    /// Whether the handler is to be asked for its progress then.
+    /// Whether the handler is asked for a checkpoint afterwards.
     pub(super) requests_checkpoint: bool,
-    /// Whether the attempts that it ends are in its state.
+    /// Whether its state contains the attempts that end with it.
     pub(super) has_attempts: bool,
     pub(super) release: Option<ReleaseReason>,
-    /// Whether it may have been done already.
+    /// Whether it may have been applied already.
     pub(super) is_ambiguous: bool,
 }
 
@@ -145,9 +145,11 @@ impl ClaimedTask {
         BackoffState::new(RETRY)
     }
 
-    /// Why the handler has to stop; none if it may go on.
+    /// Why the handler has to stop. `None` if it may continue.
     pub(super) fn stop_reason(&self) -> Option<StopReason> {
-        match (self.over, self.release) {
+        // A loss before everything else: the handler of a lost claim must stop within a second,
+        // whatever a command or a release allows it.
+        match (self.loss, self.release) {
             (Some(LossReason::Deleted), _) => return Some(StopReason::Deleted),
             (
                 Some(
@@ -164,16 +166,16 @@ impl ClaimedTask {
             (None, Some(_)) => return Some(StopReason::Release),
             (None, None) => {}
         }
-        if self.is_stop_ordered {
+        if self.is_stop_commanded {
             return Some(StopReason::NodeCommand);
         }
         self.needs_stop().then_some(StopReason::Command)
     }
 
-    /// Whether the command that waits is one that takes the handler away.
+    /// Whether the pending command requires the handler to stop.
     fn needs_stop(&self) -> bool {
-        let Some(mail) = &self.command else { return false };
-        let Ok(message) = &mail.message else { return false };
+        let Some(entry) = &self.command else { return false };
+        let Ok(message) = &entry.message else { return false };
         let stops = match message {
             TaskMessage::Run | TaskMessage::Checkpoint { .. } => false,
             TaskMessage::Sleep { .. }
@@ -183,37 +185,43 @@ impl ClaimedTask {
             | TaskMessage::Complete
             | TaskMessage::Release => true,
         };
-        stops && self.why_expired(mail).is_none() && transition(self.record.state, message).is_ok()
+        // An expired or illegal command is refused while the handler runs on.
+        stops && self.expiry(entry).is_none() && transition(self.record.state, message).is_ok()
     }
 
-    /// Why a command must not reach this task any more; none if it may.
-    pub(super) fn why_expired(&self, mail: &TaskCommandEntry) -> Option<&'static str> {
-        if mail.modified < self.created {
+    /// Why a command must not be applied to this task. `None` if it may.
+    pub(super) fn expiry(&self, entry: &TaskCommandEntry) -> Option<&'static str> {
+        // The command key of a task may outlive the task. A command that is older than the task was
+        // meant for its former incarnation.
+        if entry.modified < self.created {
             return Some("it was sent to an earlier task of this name");
         }
-        mail.is_expired.then_some("it expired before a worker read it")
+        entry.is_expired.then_some("it expired before a worker read it")
     }
 
     /// The handler has ended.
     pub(super) fn end_handler(&mut self, outcome: HandlerEnd) {
         let before = std::mem::replace(&mut self.handler, HandlerState::None);
-        let said_nothing = matches!(outcome, HandlerEnd::Release | HandlerEnd::Aborted);
+        let has_no_outcome = matches!(outcome, HandlerEnd::Release | HandlerEnd::Aborted);
         let is_for_a_command = matches!(before, HandlerState::Stopping { why: StopReason::Command, .. });
-        // One that was stopped for a command and has nothing else to say does not ask to go elsewhere.
-        self.outcome = (!(said_nothing && is_for_a_command)).then_some(outcome);
-        if matches!(before, HandlerState::Stopping { why: StopReason::NodeCommand, .. }) && said_nothing {
+        // A handler that was stopped for a command, and reports no outcome of its own, does not
+        // request a release: the command decides how the task continues.
+        self.outcome = (!(has_no_outcome && is_for_a_command)).then_some(outcome);
+        if matches!(before, HandlerState::Stopping { why: StopReason::NodeCommand, .. }) && has_no_outcome {
             self.release.get_or_insert(ReleaseReason::NodeCommand);
         }
-        self.is_stop_ordered = false;
+        self.is_stop_commanded = false;
     }
 
-    /// A command was seen, or that there is none; an older word than what is known changes nothing.
-    pub(super) fn see_command(&mut self, mail: Option<TaskCommandEntry>, at: Revision) -> bool {
+    /// A command was read, or its absence. Reports that are older than what is known are ignored.
+    pub(super) fn see_command(&mut self, entry: Option<TaskCommandEntry>, at: Revision) -> bool {
+        // The feed, the claim and the replies to writes report commands independently, and in no
+        // common order. Only the revision decides which report is newer.
         if at <= self.command_known {
             return false;
         }
         self.command_known = at;
-        self.command = mail;
+        self.command = entry;
         true
     }
 }

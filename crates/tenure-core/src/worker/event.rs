@@ -1,4 +1,4 @@
-//! What a node tells its users: for `tenure events`, for logs and for tests.
+//! The events of a worker, for its users, for logs and for tests.
 
 use crate::balance::Release;
 use crate::balance::ReleasedBy;
@@ -8,17 +8,17 @@ use crate::record::{CommandOutcome, Timestamp};
 use crate::revision::Token;
 use crate::task::TaskState;
 
-/// Something that happened.
+/// An event of a worker.
 #[derive(Clone, PartialEq, Debug)]
 pub enum WorkerEvent {
-    /// A task is ours.
+    /// The worker has claimed a task.
     Claimed {
         /// The task.
         task: TaskId,
         /// The claim.
         token: Token,
     },
-    /// Its handler runs.
+    /// The handler of a task was started.
     Started {
         /// The task.
         task: TaskId,
@@ -27,39 +27,39 @@ pub enum WorkerEvent {
         /// Which attempt, from 1 on.
         attempt: u64,
     },
-    /// Its state has changed, and that is stored.
+    /// The state of a task has changed, and the change is stored.
     StateChanged {
         /// The task.
         task: TaskId,
-        /// How it stood.
+        /// The previous state.
         from: TaskState,
-        /// How it stands.
+        /// The new state.
         to: TaskState,
     },
-    /// It has ended, and that is stored.
+    /// A task has ended, and its final state is stored.
     Ended {
         /// The task.
         task: TaskId,
-        /// How.
+        /// The final state.
         state: TaskState,
-        /// Why, where somebody said so.
+        /// The reason, if a command or the error policy gave one.
         reason: Option<String>,
     },
-    /// A task that had ended was deleted: it was kept long enough.
+    /// An ended task was deleted, because it was kept for as long as configured.
     Forgotten {
         /// The task.
         task: TaskId,
         /// When it had ended.
         ended: Timestamp,
     },
-    /// It is nobody's now.
+    /// A task was released and has no owner now.
     Released {
         /// The task.
         task: TaskId,
         /// Why.
         why: ReleaseReason,
     },
-    /// The claim is over, and not by our wish.
+    /// A claim was lost: it ended without a release by this worker.
     Lost {
         /// The task.
         task: TaskId,
@@ -68,19 +68,20 @@ pub enum WorkerEvent {
         /// Why.
         why: LossReason,
     },
-    /// A task cannot be run here for now: nothing was run, deleted or changed.
+    /// A task cannot be run here at present. Nothing was run, deleted or changed.
     SetAside {
         /// The task.
         task: TaskId,
-        /// Why, never with what is stored.
+        /// Why. Never contains a stored value.
         why: String,
     },
-    /// A command to this node has a name that no key of the layout has: it is not handled, and nothing was changed.
+    /// A command to this worker has a key that the layout does not have. It is not handled, and
+    /// nothing was changed.
     CommandSetAside {
-        /// Its key, with what does not print escaped.
+        /// Its key, with unprintable bytes escaped.
         key: String,
     },
-    /// A claim that came too late was given back.
+    /// A claim that was confirmed too late was released.
     LateClaimReleased {
         /// The task.
         task: TaskId,
@@ -93,57 +94,57 @@ pub enum WorkerEvent {
         task: TaskId,
         /// The command; none if it had no id.
         id: Option<CommandId>,
-        /// What came of it.
+        /// Its result.
         outcome: CommandOutcome,
-        /// Why nothing came of it.
+        /// Why it was not done.
         why: Option<String>,
     },
-    /// A handler did not stop, and could not be stopped. What waits for its end waits on.
+    /// A handler did not stop, and could not be aborted. Whatever waits for its end keeps waiting.
     Stuck {
         /// The task.
         task: TaskId,
         /// The claim that it ran under.
         token: Token,
     },
-    /// Something could not be stored, and trying again is useless.
+    /// A write was refused by the store, and a repetition would be refused as well.
     WriteRefused {
         /// The task.
         task: TaskId,
         /// Why.
         why: String,
     },
-    /// A look at who has how many tasks.
+    /// A round of balancing has decided what to release.
     Balanced {
-        /// What the balancer wants to part with, and why.
+        /// The releases that the balancer returned, with the reasons.
         plan: Vec<Release>,
-        /// How many of them are given away in this round.
+        /// How many of them this round carries out.
         parting: usize,
     },
-    /// A command to this node was acknowledged.
+    /// A command to this worker was acknowledged.
     NodeCommandHandled {
         /// The command.
         id: CommandId,
-        /// What came of it.
+        /// Its result.
         outcome: CommandOutcome,
-        /// Why nothing came of it, or what else is to be said.
+        /// Why it was not done, or further information.
         why: Option<String>,
     },
     /// The node takes no new tasks.
     Frozen,
     /// The node takes new tasks again.
     Unfrozen,
-    /// The node gives all its tasks away; so many are left.
+    /// The worker drains: it releases all its tasks.
     Draining {
-        /// How many.
+        /// How many tasks are left.
         left: usize,
     },
-    /// The node is empty, and will leave.
+    /// The worker has no tasks left, and will leave.
     Drained,
-    /// Events came faster than they were read, and this many are missing here.
+    /// The reader fell behind: so many events are missing here.
     Lagged(u64),
-    /// The node ends: it takes nothing new and gives everything back.
+    /// The worker shuts down: it claims nothing and releases all its tasks.
     ShuttingDown {
-        /// How many tasks it has to give back.
+        /// How many tasks it has to release.
         left: usize,
     },
 }
@@ -151,26 +152,26 @@ pub enum WorkerEvent {
 /// Why a task was released.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ReleaseReason {
-    /// Its handler wanted it so.
+    /// Its handler requested it.
     Handler,
     /// A command to the task.
     Command,
     /// A command to the node.
     NodeCommand,
-    /// The node has more than its share.
+    /// The worker owns more than its share.
     Balance,
-    /// The node is being drained.
+    /// The worker drains.
     Drain,
-    /// The node ends.
+    /// The worker shuts down.
     Shutdown,
-    /// What is stored about it cannot be read, or says that it has ended.
+    /// Its stored state cannot be read, or is terminal.
     SetAside,
-    /// What became of it cannot be stored.
+    /// Its state cannot be stored.
     WriteRefused,
 }
 
 impl ReleaseReason {
-    /// Every reason, so that each can be counted from zero.
+    /// Every reason, so that each metric starts at zero.
     pub const ALL: [ReleaseReason; 8] = [
         ReleaseReason::Handler,
         ReleaseReason::Command,
@@ -182,7 +183,7 @@ impl ReleaseReason {
         ReleaseReason::WriteRefused,
     ];
 
-    /// On whose account it was released: by that the node knows when it may take it back.
+    /// The cause of the release. It decides when this worker may claim the task again.
     pub(super) const fn release(self, had_peers: bool) -> ReleasedBy {
         match self {
             ReleaseReason::Handler | ReleaseReason::SetAside | ReleaseReason::WriteRefused => {
@@ -196,7 +197,7 @@ impl ReleaseReason {
         }
     }
 
-    /// A word for it that stays the same.
+    /// A stable text for it, as in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             ReleaseReason::Handler => "handler",

@@ -1,4 +1,4 @@
-//! What the feeds say, and whom it concerns.
+//! Passes items of the feeds to the parts of the machine that they concern.
 
 use bytes::Bytes;
 
@@ -68,7 +68,7 @@ impl WorkerMachine {
         }
     }
 
-    /// Reports a key among the commands to this node that is none of the layout's, once.
+    /// Reports a foreign key among the commands to this worker, once.
     fn report_foreign_command(&mut self, key: &Bytes) {
         let is_foreign =
             self.layout.parse(key).is_none() && self.layout.node_commands(&self.config.node).contains(key);
@@ -78,7 +78,7 @@ impl WorkerMachine {
         }
     }
 
-    /// Which command to this node lies under a key.
+    /// The id of the command to this worker that a key holds.
     fn node_command_id(&self, key: &[u8]) -> Option<CommandId> {
         match self.layout.parse(key)? {
             Key::NodeCommand(node, id) if node == self.config.node => Some(id),

@@ -1,4 +1,5 @@
-//! Everything that can wake a node. Closed: a new reason to wake must break the build.
+//! The inputs of a worker machine. The enum is closed: a new input must break the build of every
+//! machine and driver.
 
 use bytes::Bytes;
 
@@ -16,66 +17,66 @@ use crate::time::Moment;
 
 use super::output::{EndedTask, ExpiredKey, RetentionRequest};
 
-/// What the machine is told with every event.
+/// The time and the random number that come with every input.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct InputTime {
-    /// For deadlines.
+    /// The monotonic time, for deadlines.
     pub at: Moment,
-    /// For people, and for sleeping until.
+    /// The wall-clock time, for records and for sleeping until a time.
     pub wall: Timestamp,
-    /// A throw of the dice in `0.0..=1.0`, for waits that must not fall together.
+    /// A random number in `0.0..=1.0`, for jitter.
     pub jitter: f64,
 }
 
-/// Which prefix a feed follows.
+/// The prefix that a feed follows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FeedId {
-    /// `tasks/`: which tasks there are and who owns them.
+    /// `tasks/`: the tasks and their owners.
     Tasks,
-    /// `nodes/`: who is there, and the commands to this node.
+    /// `nodes/`: the members, and the commands to this worker.
     Nodes,
-    /// `frozen/`: who takes no new tasks.
+    /// `frozen/`: the workers that take no new tasks.
     Frozen,
     /// `commands/`: the commands to tasks.
     Commands,
 }
 
-/// What happened.
+/// An event that the driver reports.
 #[derive(Clone, Debug)]
 pub enum WorkerInput {
-    /// A feed said something.
+    /// An item of a feed.
     FeedItem(FeedId, FeedItem),
-    /// The node's own key is in the store, under a live lease.
+    /// The worker's own key is stored, under a live lease.
     Joined {
         /// The key's create revision.
         incarnation: Token,
     },
-    /// Nothing that hangs on a lease of ours may be relied upon any more.
+    /// The session was lost: no key under its leases may be relied on.
     SessionLost,
-    /// What hangs on this lease may not be relied upon any more.
+    /// No key under this lease may be relied on.
     LeaseLost {
         /// The lease.
         lease: LeaseId,
         /// Why.
         why: LossReason,
     },
-    /// Answers [`WorkerOutput::Claim`](super::WorkerOutput::Claim).
+    /// The replies to [`WorkerOutput::Claim`](super::WorkerOutput::Claim).
     ClaimReplies {
-        /// The question.
+        /// The request.
         epoch: RequestId,
-        /// One for each claim, in their order.
+        /// One for each claim, in the order of the request.
         replies: Vec<ClaimReply>,
     },
-    /// Answers [`WorkerOutput::ReleaseClaim`](super::WorkerOutput::ReleaseClaim).
+    /// The reply to [`WorkerOutput::ReleaseClaim`](super::WorkerOutput::ReleaseClaim).
     ClaimReleased {
         /// The task.
         task: TaskId,
         /// The claim.
         token: Token,
-        /// What came of it.
+        /// The reply.
         reply: ReleaseReply,
     },
-    /// A handler has returned, or was aborted: nothing of it runs any more.
+    /// A handler has returned or was aborted: none of its code runs any more.
     HandlerEnded {
         /// The task.
         task: TaskId,
@@ -84,93 +85,96 @@ pub enum WorkerInput {
         /// How it ended.
         outcome: HandlerEnd,
     },
-    /// A handler wants its progress kept. Answered by [`WorkerOutput::CheckpointReply`](super::WorkerOutput::CheckpointReply).
+    /// A handler requests that its checkpoint is stored. The reply is
+    /// [`WorkerOutput::CheckpointReply`](super::WorkerOutput::CheckpointReply).
     Checkpoint {
         /// The task.
         task: TaskId,
         /// The claim that it runs under.
         token: Token,
-        /// For the answer.
+        /// The id of this request, repeated in the reply.
         ask: u64,
-        /// The progress.
+        /// The checkpoint.
         blob: Checkpoint,
     },
-    /// Answers [`WorkerOutput::WriteState`](super::WorkerOutput::WriteState).
+    /// The reply to [`WorkerOutput::WriteState`](super::WorkerOutput::WriteState).
     StateWritten {
         /// The task.
         task: TaskId,
-        /// The question.
+        /// The request.
         epoch: RequestId,
-        /// What came of it.
+        /// The reply.
         reply: StateWriteReply,
     },
-    /// Answers [`WorkerOutput::AckCommand`](super::WorkerOutput::AckCommand).
+    /// The reply to [`WorkerOutput::AckCommand`](super::WorkerOutput::AckCommand).
     CommandAcked {
-        /// The question.
+        /// The request.
         epoch: RequestId,
-        /// What came of it.
+        /// The reply.
         reply: CommandAckReply,
     },
-    /// Answers [`WorkerOutput::Retain`](super::WorkerOutput::Retain).
+    /// The reply to [`WorkerOutput::Retain`](super::WorkerOutput::Retain).
     Retained {
         /// What was requested.
         ask: Box<RetentionRequest>,
-        /// What came of it.
+        /// The reply.
         reply: RetentionReply,
     },
-    /// How much of the resource is used that a balancer may look at; none if that could not be read.
+    /// A measurement of the resource that a balancer may consider. `None` if it could not be read.
     Measured(Option<ResourceUsage>),
-    /// The process wants to end by then.
+    /// The process shuts down, at the latest at the deadline.
     Shutdown {
-        /// When, at the latest.
+        /// The latest time at which the worker ends.
         deadline: Moment,
     },
-    /// Answers [`WorkerOutput::Leave`](super::WorkerOutput::Leave): the node's own key is gone, or nobody will try any more.
+    /// The reply to [`WorkerOutput::Leave`](super::WorkerOutput::Leave): the own key was deleted,
+    /// or the session stopped trying to delete it.
     OwnKeyDeleted,
     /// Time has passed: [`WorkerMachine::next_wake`](super::WorkerMachine::next_wake) has come.
     Time,
 }
 
-/// What came of one claim.
+/// The result of one claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ClaimReply {
-    /// The owner's key is there, and it is this claim's.
+    /// The claim was won: the owner key is stored and belongs to this claim.
     Won(Box<WonClaim>),
-    /// Somebody else owns the task.
+    /// Another worker owns the task.
     Taken,
-    /// The task is not there, or it is another life of it.
+    /// The task does not exist, or it was submitted again since.
     TaskGone,
-    /// The claim's lease is over; whatever hangs on it ends with it.
+    /// The lease of the claim has ended, and every key under it is or will be deleted.
     LeaseLost,
-    /// This request certainly did nothing.
+    /// The request was certainly not applied.
     NotDone,
-    /// Nobody knows. It will be asked again, with the same nonce, under the same lease.
+    /// The outcome is unknown. The same claim is sent again, with the same nonce and under the same
+    /// lease.
     Ambiguous,
 }
 
-/// What a claim that was won has read with it.
+/// What a successful claim has read about its task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WonClaim {
     /// The create revision of the owner's key.
     pub token: Token,
-    /// The lease it hangs on.
+    /// The lease that the owner key is attached to.
     pub lease: LeaseId,
-    /// Of which revision what follows was read.
+    /// The revision at which the following fields were read.
     pub revision: Revision,
     /// The task's props.
     pub props: Option<Bytes>,
     /// Its stored state.
     pub state: Option<KeyValue>,
-    /// The command that waits for it.
+    /// The pending command to the task.
     pub command: Option<KeyValue>,
 }
 
-/// What came of giving a claim back. It may be asked any number of times.
+/// The result of releasing a claim. The request may be repeated any number of times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReleaseReply {
-    /// The claim is not there any more.
+    /// The claim does not exist any more.
     Done,
-    /// Perhaps it still is.
+    /// The claim may still exist.
     NotDone,
 }
 
@@ -179,61 +183,62 @@ pub enum ReleaseReply {
 pub enum HandlerEnd {
     /// The work is done.
     Completed,
-    /// Somebody else should go on with it.
+    /// The task should be run by another worker.
     Release,
     /// It failed, or panicked.
     Fault(String),
-    /// It failed, and the handler has decided what follows.
+    /// It failed, and the handler has decided how the task continues.
     FaultDecided {
         /// What went wrong.
         message: String,
-        /// What follows, instead of what the error policy decides.
+        /// How the task continues, instead of the decision of the error policy.
         decision: RetryDecision,
     },
-    /// It wants to run again then.
+    /// The task should run again at a later time.
     Sleep {
         /// When, by the wall clock.
         until: Timestamp,
     },
-    /// It wants to be let be until it is told otherwise.
+    /// The task should stay paused until a command resumes it.
     Pause,
-    /// It was aborted and has nothing to say.
+    /// The handler was aborted, so it reported no outcome.
     Aborted,
 }
 
-/// What came of a save.
+/// The result of a state write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StateWriteReply {
-    /// It was done.
+    /// The write was applied.
     Applied {
         /// At this revision.
         revision: Revision,
     },
-    /// Nothing was done: the claim is not in the store any more.
+    /// Not applied: the claim is not stored any more.
     NotOwner {
-        /// What is stored as the task's state; by it a save whose answer was lost knows itself again.
+        /// The stored state of the task. It shows whether an ambiguous write was applied before the
+        /// claim ended.
         state: Option<Bytes>,
     },
-    /// Nothing was done: the state or the command is another than was known.
+    /// Not applied: the stored state or the command differs from what the worker knew.
     Changed {
         /// The stored state.
         state: Option<KeyValue>,
-        /// The command that waits.
+        /// The pending command.
         command: Option<KeyValue>,
-        /// Of which revision they are.
+        /// The revision at which they were read.
         revision: Revision,
     },
-    /// Nothing was done: the task was deleted, although our claim is still there.
+    /// Not applied: the task was deleted, although the claim is still stored.
     TaskGone,
-    /// Certainly nothing was done; it may be tried again.
+    /// Certainly not applied. It may be repeated.
     NotDone,
-    /// Nobody knows whether it was done.
+    /// The outcome is unknown.
     Ambiguous,
-    /// Certainly nothing was done, and it never will be.
+    /// Not applied, and a repetition will be refused as well.
     Refused(String),
 }
 
-/// What came of a step of retention.
+/// The result of a retention step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RetentionReply {
     /// The tasks that have ended.
@@ -257,7 +262,7 @@ pub struct EndedPage {
     pub ended: Vec<EndedTask>,
     /// The last key, also of an entry that cannot be read.
     pub last: Option<Bytes>,
-    /// Whether there are more behind it.
+    /// Whether more entries follow.
     pub more: bool,
 }
 
@@ -268,17 +273,17 @@ pub struct ResultsPage {
     pub results: Vec<(ExpiredKey, Option<Timestamp>)>,
     /// The last key, also of a result that cannot be read.
     pub last: Option<Bytes>,
-    /// Whether there are more behind it.
+    /// Whether more results follow.
     pub more: bool,
 }
 
-/// What came of answering a command to this node.
+/// The result of acknowledging a command to this worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommandAckReply {
-    /// It was done.
+    /// The acknowledgement was applied.
     Applied,
-    /// Nothing was done: the command is not there any more, or is another.
+    /// Not applied: the command was deleted or replaced.
     Changed,
-    /// It may not have been done; it may be tried again.
+    /// The acknowledgement may not have been applied. It may be repeated.
     NotDone,
 }

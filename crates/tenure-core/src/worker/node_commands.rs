@@ -1,4 +1,4 @@
-//! The commands to this node that wait, and the one that is worked on.
+//! The pending commands to this worker, and the one in progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +14,16 @@ use crate::revision::Revision;
 use super::config::RETRY;
 use super::output::CommandAck;
 
-/// The orders that wait, and the one that is worked on.
+/// The pending commands to this worker, and the one in progress.
 #[derive(Clone, Debug)]
 pub(super) struct NodeCommandQueue {
     pub(super) waiting: BTreeMap<CommandId, QueuedNodeCommand>,
     pending: BTreeMap<CommandId, Option<QueuedNodeCommand>>,
     pub(super) current: Option<ActiveNodeCommand>,
     pub(super) backoff: BackoffState,
-    /// Orders that were answered and that the feed still shows.
+    /// Commands that were acknowledged and that the feed still shows.
     pub(super) answered: BTreeSet<CommandId>,
-    /// Keys among the commands that are none of the layout's, and were reported.
+    /// Keys among the commands that are not of the layout and were reported.
     pub(super) postponed: BTreeSet<Bytes>,
 }
 
@@ -39,36 +39,36 @@ pub(super) struct QueuedNodeCommand {
     pub(super) by: String,
 }
 
-/// An order that is worked on.
+/// A command in progress.
 #[derive(Clone, Debug)]
 pub(super) struct ActiveNodeCommand {
     pub(super) id: CommandId,
     pub(super) modified: Revision,
-    pub(super) stage: NodeCommandPhase,
+    pub(super) phase: NodeCommandPhase,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum NodeCommandPhase {
-    /// Nothing was asked for it yet.
+    /// Nothing was requested for it yet.
     Begun,
-    /// The task is leaving.
+    /// The task is being released.
     Releasing(TaskId),
     /// Its handler is stopping.
     Stopping(TaskId),
-    /// The mark of the frozen has been written; everything is leaving.
+    /// The freeze mark was written, and all tasks are being released.
     Draining { tasks: usize },
-    /// Its answer is under way, or rests until it is tried again.
+    /// Its acknowledgement is in flight, or waits for its repetition.
     Acknowledging { reply: Box<CommandAck>, then: AfterNodeCommand },
 }
 
-/// What follows when an answer is written.
+/// What follows when the acknowledgement is written.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum AfterNodeCommand {
-    /// It was the last word.
+    /// The command has ended.
     Ended { outcome: CommandOutcome, why: Option<String> },
-    /// The node is frozen now, and drains.
+    /// The worker drains.
     Drain,
-    /// The node leaves.
+    /// The worker leaves.
     Leave,
 }
 
@@ -101,9 +101,9 @@ impl NodeCommandQueue {
     }
 
     pub(super) fn see_synced(&mut self) {
-        for (id, order) in std::mem::take(&mut self.pending) {
-            match order {
-                Some(order) if !self.answered.contains(&id) => drop(self.waiting.insert(id, order)),
+        for (id, queued) in std::mem::take(&mut self.pending) {
+            match queued {
+                Some(queued) if !self.answered.contains(&id) => drop(self.waiting.insert(id, queued)),
                 Some(_) => {}
                 None => {
                     self.answered.remove(&id);

@@ -1,4 +1,5 @@
-//! Claims of ours that we do not want: answered too late, or carried out after we had given up on them.
+//! Orphans: claims of this process that it does not keep, because they were confirmed too late or
+//! applied after it had abandoned them.
 
 use crate::id::{ClaimId, TaskId};
 use crate::revision::{Revision, Token};
@@ -30,7 +31,8 @@ impl WorkerMachine {
         match reply {
             ReleaseReply::Done => {
                 self.orphans.remove(&orphan);
-                // The timer is shared with claims that the board shows and this process does not know of: they are looked for again.
+                // The timer is shared with claims that the board shows and this process does not
+                // know of, so it is checked once more.
                 self.timers.set(Timer::Orphan(task.clone()), now.at + ORPHAN_AFTER);
                 self.events.push_back(WorkerEvent::LateClaimReleased { task, token });
             }
@@ -38,11 +40,13 @@ impl WorkerMachine {
         }
     }
 
-    /// Gives back what the board still shows as ours although we know of no such claim.
+    /// Releases the claims of a task that the store still has although this process does not hold
+    /// them.
     pub(super) fn orphan_due(&mut self, task: TaskId, now: InputTime) {
         let all = (task.clone(), Token(Revision::ZERO))..=(task.clone(), Token(Revision(i64::MAX)));
         let orphans: Vec<_> =
             self.orphans.range(all).map(|((_, token), claim)| (*token, claim.clone())).collect();
+        // Known orphans are released by their tokens, whatever the board shows.
         if !orphans.is_empty() {
             for (token, claim) in orphans {
                 self.release_claim(task.clone(), token, claim);
@@ -50,7 +54,7 @@ impl WorkerMachine {
             return;
         }
         if self.claims.contains(&task) {
-            // Its answer may say that this is it; or that it is not.
+            // Its reply decides whether the claim on the board is the requested one.
             return self.timers.set(Timer::Orphan(task), now.at + ORPHAN_AFTER);
         }
         let Some(owner) = self.board.owner_of(&task) else { return };
@@ -58,8 +62,10 @@ impl WorkerMachine {
             return;
         }
         let Ok(holder) = &owner.holder else { return };
-        // A claim of another life of this node is not ours to delete: its process may only be paused. One of this life is, also if the node
-        // has lost its place and joined again since: its lease may be that of the session now, and would be renewed as long as the process lives.
+        // A claim of another process with this worker's id must not be deleted: that process may
+        // only be paused. A claim of this process must be, even if the worker has joined again
+        // since. Its lease may belong to the present session and would be renewed as long as the
+        // process lives.
         if holder.node == self.config.node && self.claims.is_of_this_process(&holder.nonce) {
             let Ok(claim) = ClaimId::parse(&holder.nonce) else { return };
             self.release_claim(task, owner.token, claim);

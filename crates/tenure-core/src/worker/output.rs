@@ -1,4 +1,5 @@
-//! Everything that a node may cause. Closed: a driver that forgets one does not build.
+//! The outputs of a worker machine. The enum is closed: a driver that does not handle one of them
+//! does not compile.
 
 use bytes::Bytes;
 
@@ -10,35 +11,38 @@ use crate::revision::{RequestId, Revision, Token};
 use crate::task::StateRecord;
 use crate::time::Moment;
 
-/// What the driver must do. Whatever is asked of the store is written out in [`request`](super::request).
+/// A request for the driver. Its transactions are built in [`request`](super::request).
 #[derive(Clone, PartialEq, Debug)]
 pub enum WorkerOutput {
-    /// Send these claims in one request, each under a loan of its own. Answer with `ClaimReplies`.
+    /// Send these claims in one request, each under its own lease handle. The reply is
+    /// `ClaimReplies`.
     ///
-    /// The loan of a claim is kept, by its nonce, until [`WorkerOutput::EndClaim`]; a claim that is asked again is asked under the same loan.
+    /// The driver keeps the lease handle of a claim, by its nonce, until
+    /// [`WorkerOutput::EndClaim`]. A repeated claim uses the same lease handle.
     Claim {
-        /// The question.
+        /// The request.
         epoch: RequestId,
         /// The claims.
         claims: Vec<ClaimRequest>,
     },
-    /// This claim is over: its loan is needed no more. Needs no answer.
+    /// The claim has ended: drop its lease handle. Has no reply.
     EndClaim {
         /// The claim.
         nonce: String,
     },
-    /// Delete the owner's key if it is still the one of this claim, and the claim's attempt record. Answer with `ClaimReleased`.
+    /// Delete the owner key if it is still that of this claim, and the claim's attempt record. The
+    /// reply is `ClaimReleased`.
     ReleaseClaim {
         /// The task.
         task: TaskId,
         /// The token of the claim.
         token: Token,
-        /// The name of the claim.
+        /// The id of the claim.
         claim: ClaimId,
     },
-    /// Run the handler. When nothing of it runs any more, tell `HandlerEnded`.
+    /// Run the handler. When none of its code runs any more, report `HandlerEnded`.
     Start(Box<HandlerStart>),
-    /// Ask the handler to stop. Needs no answer but its end.
+    /// Ask the handler to stop. The only reply is its end.
     Stop {
         /// The task.
         task: TaskId,
@@ -46,49 +50,53 @@ pub enum WorkerOutput {
         token: Token,
         /// Why.
         why: StopReason,
-        /// When it will be aborted.
+        /// When the handler will be aborted.
         until: Moment,
     },
-    /// The handler did not stop in time: end it by force. Needs no answer but its end.
+    /// Abort the handler, which did not stop in time. The only reply is its end.
     Abort {
         /// The task.
         task: TaskId,
         /// The claim that it runs under.
         token: Token,
     },
-    /// Ask the handler to keep its progress. Needs no answer.
+    /// Ask the handler to save a checkpoint. Has no reply.
     RequestCheckpoint {
         /// The task.
         task: TaskId,
         /// The claim that it runs under.
         token: Token,
     },
-    /// Tell a handler what became of the progress that it wanted kept. Needs no answer.
+    /// The reply to a handler that requested a checkpoint. Has no reply itself.
     CheckpointReply {
         /// The task.
         task: TaskId,
         /// The claim that it runs under.
         token: Token,
-        /// The questions.
+        /// The requests that this is the reply to.
         checkpoint_requests: Vec<u64>,
-        /// Whether it is kept, or why not.
+        /// Whether the checkpoint is stored, or the reason why not.
         result: Result<(), String>,
     },
-    /// Write a task's state, guarded by its claim. Answer with `StateWritten`.
+    /// Write a task's state, conditional on its claim. The reply is `StateWritten`.
     WriteState(Box<StateWrite>),
-    /// Say how a command to this node ended, or note on the way that the node is frozen. Answer with `CommandAcked`.
+    /// Store the result of a command to this worker, or a step of it: the freeze mark. The reply is
+    /// `CommandAcked`.
     AckCommand(Box<CommandAck>),
-    /// Read a page of what may be deleted because of its age, or delete one key of it. Answer with `Retained`.
+    /// Read a page of expired entries, or delete one key of it. The reply is `Retained`.
     Retain(Box<RetentionRequest>),
-    /// Show this as the node's own state, now and whenever its key is put again. Needs no answer.
+    /// Announce this state in the worker's own record, now and whenever its key is put again. Has
+    /// no reply.
     Announce(MemberState),
-    /// Publish this load in the node's own record. Needs no answer.
+    /// Publish this load in the worker's own record. Has no reply.
     Publish(NodeLoad),
-    /// Remove the node's own key. Answer with `OwnKeyDeleted`.
+    /// Delete the worker's own key. The reply is `OwnKeyDeleted`.
     Leave,
-    /// Everything that could be done is done. The machine will ask nothing more.
+    /// The machine has ended and sends no more requests.
     Finish {
-        /// Tasks whose handlers run on although they were told to stop. Their claims must be left to lapse, never revoked.
+        /// Tasks with handlers that still run although they were asked to stop. Their claims must
+        /// be left to lapse and never be revoked: a revoke would let another worker start the task
+        /// while such a handler runs.
         running: Vec<TaskId>,
     },
 }
@@ -102,21 +110,23 @@ pub struct RetentionRequest {
     pub step: RetentionStep,
 }
 
-/// What a step of retention requests.
+/// What a retention step does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RetentionStep {
-    /// The tasks that ended first, behind a key.
+    /// Reads the tasks that ended first, after a key.
     Read {
-        /// The last key that was read; none to begin.
+        /// The last key that was read. `None` for the first page.
         after: Option<Bytes>,
         /// How many at most.
         limit: u32,
     },
-    /// Deletes the entry and the final state of one task, if both are unchanged and the task was not submitted again.
+    /// Deletes the entry and the final state of a task, if both are unchanged and the task was not
+    /// submitted again.
     Delete(EndedTask),
-    /// Deletes the entry alone: its state was changed or deleted by a program that does not know of entries.
+    /// Deletes the entry alone, because its state was changed or deleted by a program that does not
+    /// write entries.
     DeleteEntry(EndedTask),
-    /// Some results of commands.
+    /// Reads some results of commands.
     ReadResults {
         /// Among which keys.
         among: Selection,
@@ -129,7 +139,7 @@ pub enum RetentionStep {
     ExpireCommand {
         /// The command.
         command: ExpiredKey,
-        /// The id under which its sender waits, and the result; none if it has no id.
+        /// The id that the sender waits on, and the result. `None` if the command has no id.
         result: Option<(CommandId, Bytes)>,
     },
 }
@@ -139,78 +149,78 @@ pub enum RetentionStep {
 pub struct ExpiredKey {
     /// The key.
     pub key: Bytes,
-    /// When it was put; it is deleted only if it was not put again since.
+    /// The revision at which it was put. It is deleted only if it is unchanged since.
     pub modified: Revision,
 }
 
-/// The entry of a task that has ended.
+/// The entry of an ended task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedTask {
     /// The task.
     pub task: TaskId,
     /// When it ended.
     pub at: Timestamp,
-    /// When the entry was put; its state was put in the same transaction.
+    /// The revision at which the entry was put. The final state was put in the same transaction.
     pub modified: Revision,
 }
 
-/// One claim.
+/// A claim of one task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClaimRequest {
     /// The task.
     pub task: TaskId,
-    /// The life of it that is meant.
+    /// The create revision of the task, which identifies its incarnation.
     pub created: Revision,
-    /// Which claim this is; no two claims have the same.
+    /// Identifies the claim. No two claims have the same nonce.
     pub nonce: String,
-    /// The owner's record, with the nonce in it.
+    /// The owner record, which contains the nonce.
     pub owner: Bytes,
-    /// The attempt record, which stays until an outcome is stored.
+    /// The attempt record. It stays until an outcome is stored.
     pub attempt: Bytes,
     /// Whether the task was submitted with props.
     pub has_props: bool,
-    /// Whether it was asked before, so that it may find itself.
+    /// Whether the claim was sent before, so that it may find its own owner key.
     pub is_again: bool,
 }
 
-/// What a handler needs to know.
+/// What a handler needs to start.
 #[derive(Clone, PartialEq, Debug)]
 pub struct HandlerStart {
     /// The task.
     pub task: TaskId,
     /// The claim.
     pub token: Token,
-    /// By which the claim's loan is found: its validity is the handler's.
+    /// Identifies the claim's lease handle: the handler's validity is that of the handle.
     pub nonce: String,
-    /// The lease of that loan.
+    /// The lease of that handle.
     pub lease: LeaseId,
-    /// What was submitted.
+    /// The submitted record.
     pub record: TaskRecord,
-    /// With what.
+    /// The submitted props.
     pub props: Option<Bytes>,
-    /// How the task stands: attempt, checkpoint, errors.
+    /// The stored state: attempt, checkpoint, errors.
     pub state: StateRecord,
 }
 
 /// Why a handler is asked to stop.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum StopReason {
-    /// The claim may not be relied upon any more.
+    /// The claim is not valid any more.
     Lost,
     /// The task was deleted.
     Deleted,
     /// A command to the task needs it to stop.
     Command,
-    /// A command to the node says so; how the handler ends decides what becomes of the task.
+    /// A command to the worker. The end of the handler decides how the task continues.
     NodeCommand,
-    /// The task goes to another node.
+    /// The task is released for another worker.
     Release,
-    /// The node ends.
+    /// The worker shuts down.
     Shutdown,
 }
 
 impl StopReason {
-    /// A stable word for it.
+    /// A stable text for it.
     pub const fn as_str(self) -> &'static str {
         match self {
             StopReason::Lost => "claim lost",
@@ -226,50 +236,52 @@ impl StopReason {
 /// One write about a task, in one transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StateWrite {
-    /// The question.
+    /// The request.
     pub epoch: RequestId,
     /// The task.
     pub task: TaskId,
-    /// The life of it that is meant.
+    /// The create revision of the task, which identifies its incarnation.
     pub created: Revision,
-    /// The claim, which must still be there.
+    /// The token of the claim, which must still be stored.
     pub token: Token,
-    /// When the stored state was last written, as far as is known; zero if there is none.
+    /// The revision at which the stored state was last written, as far as the worker knows. Zero if
+    /// there is none.
     pub state_seen: Revision,
-    /// What to store as its state; none if it stays as it is.
+    /// The new state. `None` if it stays unchanged.
     pub state: Option<Bytes>,
-    /// What must be true of the command.
+    /// The condition on the pending command.
     pub command: CommandCheck,
-    /// What becomes of the task's attempt records.
+    /// What happens to the task's attempt records.
     pub attempts: AttemptWrite,
-    /// What becomes of the claim and of the task.
+    /// What happens to the claim and the task.
     pub after: AfterWrite,
-    /// What is kept of a task that ends, beside its state.
+    /// What is kept of an ended task, besides its state.
     pub entry: Option<EndedEntry>,
 }
 
-/// The key of a task that ends: by it retention finds the task, and it holds the props.
+/// The key of an ended task. Retention finds the task by it, and it holds the props.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedEntry {
-    /// When the task ended, as its state has it.
+    /// When the task ended, as in its state.
     pub at: Timestamp,
-    /// What the submitter gave it.
+    /// The submitted props.
     pub props: Option<Bytes>,
 }
 
-/// What a save does with the attempt records of its task.
+/// What a state write does with the attempt records of its task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AttemptWrite {
     /// They stay.
     Keep,
     /// All are deleted: an outcome is stored.
     Clear,
-    /// This claim's is deleted: its worker goes without an outcome, but was not killed.
+    /// The record of this claim is deleted: its worker releases the task without an outcome, but
+    /// was not killed.
     Close {
         /// The claim.
         claim: ClaimId,
     },
-    /// This claim's is put again, because its handler is about to run again.
+    /// The record of this claim is put again, because its handler is about to run again.
     Open {
         /// The claim.
         claim: ClaimId,
@@ -278,54 +290,55 @@ pub enum AttemptWrite {
     },
 }
 
-/// What a save demands of the command to its task, and does with it.
+/// The condition of a state write on the pending command, and what it does with the command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CommandCheck {
-    /// It does not matter.
+    /// No condition.
     Any,
-    /// There must be none: whoever ends a task has answered everybody first.
+    /// There must be no pending command: every command is answered before its task ends.
     Absent,
-    /// It must be this one, and is acknowledged: deleted, with its result stored.
+    /// It must be this command, which is deleted while its result is stored.
     Acknowledge {
         /// When it was put.
         modified: Revision,
-        /// Under which id its sender waits; none if nobody can be told.
+        /// The id that its sender waits on. `None` if the sender cannot be notified.
         id: Option<CommandId>,
         /// The result.
         result: Bytes,
     },
 }
 
-/// What becomes of the claim, and of the task, when a save is done.
+/// What happens to the claim and the task in a state write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterWrite {
-    /// We go on owning it.
+    /// This worker keeps the claim.
     Keep,
-    /// The claim is deleted: somebody else may take the task.
+    /// The claim is deleted: any worker may claim the task.
     Release,
     /// The task has ended: it is deleted with its props and the claim. The state stays.
     End,
 }
 
-/// How a command to this node ended, in one transaction.
+/// The result of a command to this worker, or a step of it, in one transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CommandAck {
-    /// The question.
+    /// The request.
     pub epoch: RequestId,
     /// The command.
-    pub order: CommandId,
-    /// When it was put; it must still be the same.
+    pub command: CommandId,
+    /// The revision at which it was put. It must be unchanged.
     pub modified: Revision,
-    /// What becomes of the node's mark among the frozen.
+    /// What happens to the worker's freeze mark.
     pub mark: FreezeMark,
-    /// The result, with which the command is deleted; none if it is still being worked on.
+    /// The result, which is stored while the command is deleted. `None` if the command is still in
+    /// progress.
     pub result: Option<Bytes>,
 }
 
-/// What becomes of a node's mark among the frozen.
+/// What happens to a worker's freeze mark.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FreezeMark {
-    /// It stays as it is.
+    /// It stays unchanged.
     Keep,
     /// It is put.
     Freeze {

@@ -1,4 +1,5 @@
-//! The nodes: who takes tasks, who comes first for which, and who is busy claiming.
+//! The peers of a worker: which workers take tasks, in which order they may claim a task, and which
+//! of them are busy claiming.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,76 +15,77 @@ use crate::time::Moment;
 
 use super::config::{PATIENCE, PATIENCE_PER_TASK, RANK_STEP, RANK_STEPS_MAX};
 
-/// Who is there, who is frozen, and who takes tasks.
+/// The members, the frozen workers, and the workers that take tasks.
 #[derive(Clone, Debug)]
 pub(super) struct Peers {
-    me: NodeId,
+    own_id: NodeId,
     layout: Layout,
-    roster: PresenceSet<NodePresence>,
+    members: PresenceSet<NodePresence>,
     frozen: BTreeSet<NodeId>,
-    /// What was seen of the frozen since their picture was whole.
+    /// What the feed has delivered since its last complete snapshot.
     frozen_pending: BTreeMap<NodeId, bool>,
     is_frozen_known: bool,
-    /// Those who take tasks; this node among them if it does.
+    /// The workers that take tasks, including this one if it does.
     workers: WorkerLoads,
-    /// The others among them.
+    /// The peers among them.
     peers: BTreeMap<NodeId, PeerRank>,
-    /// How many peers there ever were.
-    numbers: u32,
+    /// How many peers there have been so far.
+    peers_seen: u32,
 }
 
-/// One of the others who take tasks.
+/// A peer that takes tasks.
 #[derive(Clone, Copy, Debug)]
 struct PeerRank {
-    /// Short for its name, and never used again.
+    /// Identifies the peer. Shorter than its id, and never reused.
     number: u32,
-    /// When it was last seen to claim something.
+    /// When it was last seen to claim a task.
     claimed_at: Option<Moment>,
 }
 
-/// When a node may claim a task.
+/// When this worker may claim a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ClaimTurn {
-    /// How many come before it.
+    /// How many peers rank before it.
     pub(super) rank: usize,
-    /// From when on.
+    /// The time from which on it may claim.
     pub(super) at: Moment,
-    /// Behind whom it is until then; none if nobody is waited for.
-    pub(super) behind: Option<RankDelay>,
-    /// Since when nobody was seen working through its share.
+    /// The peer that it waits for until then. `None` if it waits for no peer.
+    pub(super) delay: Option<RankDelay>,
+    /// Since when no peer was seen working through its share.
     pub(super) idle_since: Moment,
-    /// Since when no node has owned it, as far as this node and all its peers could see.
+    /// Since when no worker has owned the task, as far as this worker and all its peers could see.
     pub(super) unowned_since: Moment,
 }
 
-/// For whom a node waits before it claims: all tasks that wait for the same can be looked at together.
+/// The peer that a worker waits for. Tasks that wait for the same peer are considered together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct RankDelay {
-    /// Of those who come first, the one that was last seen to claim.
+    /// Of the peers that rank before this worker, the one that was last seen to claim.
     peer: u32,
-    /// For how many steps it must have been still.
+    /// For how many rank steps that peer must not have claimed.
     steps: u32,
-    /// Of which class the tasks are: a peer may have its share of one and not of another.
+    /// The class of the tasks: a peer may own its share of one class and not of another.
     class: Class,
 }
 
-/// What no node owns, and how long a node waits for its peers to take it.
+/// The unowned tasks, and how long a worker waits for its peers to claim them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnownedBacklog<'a> {
-    /// What no node owns, by class, as the board shows it.
+    /// The unowned tasks by class, as the board shows them.
     pub(super) unowned: &'a Demand,
-    /// What of that this node is claiming.
+    /// Those of them that this worker is claiming.
     pub(super) claiming: &'a Demand,
     /// How much longer each rank waits.
     pub(super) step: Duration,
-    /// After this long nobody waits any more for those who rank before it.
+    /// After this long a worker waits for no peer that ranks before it.
     pub(super) patience: Duration,
 }
 
-/// How many tasks nobody owned when there were most of them, for as long as they become fewer.
+/// The highest number of unowned tasks, for as long as they become fewer.
 ///
-/// Patience goes by that and not by what is left: it would run out while everybody is seen to work, and whoever is done first would take
-/// from the others what is still theirs.
+/// Patience is derived from this and not from the number that is left. Otherwise it would run out
+/// while all workers are busy, and the first one to finish would take tasks that its peers are
+/// about to claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct UnownedPeak {
     high: u32,
@@ -92,7 +94,7 @@ pub(super) struct UnownedPeak {
 }
 
 impl UnownedPeak {
-    /// So many are there now.
+    /// The board shows this many unowned tasks now.
     pub(super) fn see(&mut self, unowned: u64, now: Moment) {
         let unowned = u32::try_from(unowned).unwrap_or(u32::MAX);
         if unowned >= self.high || self.low == 0 || self.is_still(now) {
@@ -108,93 +110,97 @@ impl UnownedPeak {
         PATIENCE + PATIENCE_PER_TASK.saturating_mul(height)
     }
 
-    /// Nobody works through it: what is left is not wanted, or as much comes as goes.
+    /// The number does not shrink: the rest is not wanted, or as many tasks are submitted as are
+    /// claimed.
     fn is_still(&self, now: Moment) -> bool {
         now.since(self.low_at) > PATIENCE
     }
 }
 
 impl Peers {
-    /// How many others take tasks.
+    /// How many peers take tasks.
     pub(super) fn peers(&self) -> usize {
         self.peers.len()
     }
 
-    pub(super) fn new(me: NodeId, layout: Layout) -> Peers {
+    pub(super) fn new(own_id: NodeId, layout: Layout) -> Peers {
         Peers {
-            me,
-            roster: PresenceSet::new(NodePresence(layout.clone())),
+            own_id,
+            members: PresenceSet::new(NodePresence(layout.clone())),
             layout,
             frozen: BTreeSet::new(),
             frozen_pending: BTreeMap::new(),
             is_frozen_known: false,
             workers: WorkerLoads::new(),
             peers: BTreeMap::new(),
-            numbers: 0,
+            peers_seen: 0,
         }
     }
 
-    /// Whether there was ever a whole picture of the nodes and of the frozen.
+    /// Whether both feeds have delivered a complete snapshot.
     pub(super) fn is_known(&self) -> bool {
-        self.is_frozen_known && self.roster.synced_at().is_some()
+        self.is_frozen_known && self.members.synced_at().is_some()
     }
 
     /// Whether this node is frozen.
     pub(super) fn is_self_frozen(&self) -> bool {
-        self.frozen.contains(&self.me)
+        self.frozen.contains(&self.own_id)
     }
 
-    /// Those who take tasks.
+    /// The workers that take tasks.
     pub(super) fn workers(&self) -> &WorkerLoads {
         &self.workers
     }
 
-    /// What another node has.
+    /// Sets the load of a peer.
     pub(super) fn set_load(&mut self, node: &NodeId, load: Load, now: Moment) {
-        if *node != self.me && self.workers.contains(node) {
+        if *node != self.own_id && self.workers.contains(node) {
             self.workers.set(node, load, now);
         }
     }
 
-    /// What this node has and can take; none if it takes no tasks. Returns whether that changes which nodes take tasks.
+    /// Sets the load and the terms of this worker; `None` if it takes no tasks. Returns whether the
+    /// set of workers that take tasks has changed.
     pub(super) fn set_own_load(&mut self, load: Option<Load>, terms: &WorkerTerms, now: Moment) -> bool {
-        let was_willing = self.workers.contains(&self.me);
+        let took_tasks = self.workers.contains(&self.own_id);
         match load {
             Some(load) => {
-                self.workers.set(&self.me, load, now);
-                self.workers.set_terms(&self.me, terms);
+                self.workers.set(&self.own_id, load, now);
+                self.workers.set_terms(&self.own_id, terms);
             }
-            None => self.workers.remove(&self.me),
+            None => self.workers.remove(&self.own_id),
         }
-        was_willing != load.is_some()
+        took_tasks != load.is_some()
     }
 
-    /// Something came from the feed of the nodes; says whether others take tasks than before.
+    /// Handles an item of the nodes feed. Returns whether the set of workers that take tasks, or
+    /// what they accept, has changed.
     pub(super) fn handle_node(&mut self, item: FeedItem, now: Moment) -> bool {
-        let mut news = Vec::new();
-        self.roster.handle_item(item, now, &mut news);
+        let mut events = Vec::new();
+        self.members.handle_item(item, now, &mut events);
         let mut is_changed = false;
-        for one in news {
+        for one in events {
             match one {
                 PresenceEvent::Snapshot(snapshot) => {
                     for member in snapshot.members() {
-                        is_changed |= self.judge(&member.id, now);
+                        is_changed |= self.update_peer(&member.id, now);
                     }
                 }
                 PresenceEvent::Joined(member)
                 | PresenceEvent::Updated { now: member, .. }
                 | PresenceEvent::Left { member, .. } => {
-                    is_changed |= self.judge(&member.id, now);
+                    is_changed |= self.update_peer(&member.id, now);
                 }
-                PresenceEvent::Unreadable(postponed) => is_changed |= self.judge(&postponed.id, now),
-                PresenceEvent::Cleared { id, .. } => is_changed |= self.judge(&id, now),
+                PresenceEvent::Unreadable(key) => is_changed |= self.update_peer(&key.id, now),
+                PresenceEvent::Cleared { id, .. } => is_changed |= self.update_peer(&id, now),
                 PresenceEvent::Stale { .. } | PresenceEvent::Fresh { .. } => {}
             }
         }
         is_changed
     }
 
-    /// Something came from the feed of the frozen; says whether others take tasks than before.
+    /// Handles an item of the frozen feed. Returns whether the set of workers that take tasks has
+    /// changed.
     pub(super) fn handle_frozen(&mut self, item: FeedItem, now: Moment) -> bool {
         match item {
             FeedItem::SnapshotBegin => false,
@@ -214,38 +220,39 @@ impl Peers {
                 self.is_frozen_known = true;
                 let pending = std::mem::take(&mut self.frozen_pending);
                 pending.into_iter().fold(false, |is_changed, (node, is_frozen)| {
-                    let is_news =
+                    let is_new =
                         if is_frozen { self.frozen.insert(node.clone()) } else { self.frozen.remove(&node) };
-                    (is_news && self.judge(&node, now)) || is_changed
+                    (is_new && self.update_peer(&node, now)) || is_changed
                 })
             }
         }
     }
 
-    /// This node was frozen or unfrozen by its own hand.
+    /// A command has frozen or unfrozen this worker.
     pub(super) fn set_own_frozen(&mut self, is_frozen: bool) {
         if is_frozen {
-            self.frozen.insert(self.me.clone());
+            self.frozen.insert(self.own_id.clone());
         } else {
-            self.frozen.remove(&self.me);
+            self.frozen.remove(&self.own_id);
         }
     }
 
-    /// Puts another node among the willing, or out of them; says whether that is news.
-    fn judge(&mut self, node: &NodeId, now: Moment) -> bool {
-        if *node == self.me {
+    /// Adds a peer to the workers that take tasks, or removes it. Returns whether anything has
+    /// changed.
+    fn update_peer(&mut self, node: &NodeId, now: Moment) -> bool {
+        if *node == self.own_id {
             return false;
         }
-        let record = self.roster.get(node).map(|member| &member.record);
+        let record = self.members.get(node).map(|member| &member.record);
         let terms = record.map(WorkerTerms::of).unwrap_or_default();
         let is_ready = record.is_some_and(|record| record.state == MemberState::Ready);
-        let was_willing = self.workers.contains(node);
-        let is_willing = is_ready && !self.frozen.contains(node);
-        match (was_willing, is_willing) {
+        let took_tasks = self.workers.contains(node);
+        let takes_tasks = is_ready && !self.frozen.contains(node);
+        match (took_tasks, takes_tasks) {
             (false, true) => {
                 self.workers.set(node, Load::default(), now);
-                self.numbers += 1;
-                self.peers.insert(node.clone(), PeerRank { number: self.numbers, claimed_at: None });
+                self.peers_seen += 1;
+                self.peers.insert(node.clone(), PeerRank { number: self.peers_seen, claimed_at: None });
             }
             (true, false) => {
                 self.workers.remove(node);
@@ -254,20 +261,21 @@ impl Peers {
             (true, true) | (false, false) => {}
         }
         let is_other_kind = self.workers.set_terms(node, &terms);
-        is_other_kind || was_willing != is_willing
+        is_other_kind || took_tasks != takes_tasks
     }
 
-    /// Another node was seen to claim something.
+    /// A peer was seen to claim a task.
     pub(super) fn note_claim(&mut self, node: &NodeId, now: Moment) {
         if let Some(peer) = self.peers.get_mut(node) {
             peer.claimed_at = Some(now);
         }
     }
 
-    /// When this node may claim a task of a class that no node has owned since `seen`.
+    /// When this worker may claim a task of a class that no worker has owned since `seen`.
     ///
-    /// Peers that accept the task and rank before this node have a head start; and a peer that is seen to claim other tasks is working through its
-    /// share, and is not raced. A peer that has its share or no room is not waited for, and no peer is waited for without end.
+    /// Peers that accept the task and rank before this worker have a head start. A peer that is
+    /// seen to claim other tasks works through its share and is not raced. A peer without room or
+    /// with its full share is not waited for, and no peer is waited for without end.
     pub(super) fn turn(
         &self,
         task: &TaskId,
@@ -277,8 +285,8 @@ impl Peers {
     ) -> ClaimTurn {
         let scores = Scores::of_key(task.as_str().as_bytes());
         let scored = |node: &NodeId| scores.of(node.as_str().as_bytes());
-        let mine = scored(&self.me);
-        let seen = self.left_since(seen);
+        let mine = scored(&self.own_id);
+        let seen = self.available_since(seen);
         let level = self.level(class, backlog);
         let (mut rank, mut steps, mut first) = (0, 0, None);
         let mut idle_since = seen;
@@ -288,41 +296,47 @@ impl Peers {
             }
             let claimed_at = peer.claimed_at.unwrap_or(seen).max(seen);
             idle_since = idle_since.max(claimed_at);
-            if (scored(node), node) < (mine, &self.me) {
+            // Every peer that claims counts for `idle_since`, also one that ranks behind: the
+            // backlog is being worked off.
+            if (scored(node), node) < (mine, &self.own_id) {
                 continue;
             }
             rank += 1;
+            // Only a peer that still should take more tasks is worth a delay.
             if self.workers.room(node, class, level) > 0 {
                 steps = RANK_STEPS_MAX.min(steps + 1);
                 first = first.max(Some((claimed_at, peer.number)));
             }
         }
-        let behind = first.map(|(_, peer)| RankDelay { peer, steps, class });
+        let delay = first.map(|(_, peer)| RankDelay { peer, steps, class });
         let latest = seen + backlog.patience;
-        // Where claims are slow, peers wait longer for each other before they claim. A node above its share leaves them that time too: else
-        // it takes what a peer with room is about to claim, and keeps it as a task that no peer wanted.
+        // On a slow store peers wait longer for each other. A worker above its share has to wait
+        // that much longer as well. Otherwise it takes a task that a peer with room is about to
+        // claim, and keeps it as one that no peer wanted.
         let idle_since = idle_since + backlog.step.saturating_sub(RANK_STEP) * RANK_STEPS_MAX;
         let at = first.map_or(seen, |(claimed_at, _)| claimed_at + backlog.step * steps).min(latest);
-        ClaimTurn { rank, at, behind, idle_since: idle_since.min(latest), unowned_since: seen }
+        ClaimTurn { rank, at, delay, idle_since: idle_since.min(latest), unowned_since: seen }
     }
 
-    /// When tasks that wait for a peer, and that no node has owned since `seen`, may be claimed. The later they were seen, the later.
-    pub(super) fn due(&self, behind: RankDelay, seen: Moment, backlog: UnownedBacklog<'_>) -> Moment {
-        let seen = self.left_since(seen);
-        match self.peers.iter().find(|(_, peer)| peer.number == behind.peer) {
+    /// When tasks that wait for a peer, and that no worker has owned since `seen`, may be claimed.
+    /// It grows with `seen`.
+    pub(super) fn due(&self, delay: RankDelay, seen: Moment, backlog: UnownedBacklog<'_>) -> Moment {
+        let seen = self.available_since(seen);
+        match self.peers.iter().find(|(_, peer)| peer.number == delay.peer) {
             Some((node, peer))
-                if self.workers.room(node, behind.class, self.level(behind.class, backlog)) > 0 =>
+                if self.workers.room(node, delay.class, self.level(delay.class, backlog)) > 0 =>
             {
                 let still_since = peer.claimed_at.unwrap_or(seen).max(seen);
-                (still_since + backlog.step * behind.steps).min(seen + backlog.patience)
+                (still_since + backlog.step * delay.steps).min(seen + backlog.patience)
             }
+            // The peer has left or has no room any more: the tasks are due immediately.
             Some(_) | None => Moment::ORIGIN,
         }
     }
 
-    /// How many more tasks of a class would be this node's share.
+    /// How many more tasks of a class this worker should own.
     pub(super) fn room(&self, class: Class, backlog: UnownedBacklog<'_>) -> u64 {
-        self.workers.room(&self.me, class, self.level(class, backlog))
+        self.workers.room(&self.own_id, class, self.level(class, backlog))
     }
 
     fn level(&self, class: Class, backlog: UnownedBacklog<'_>) -> Level {
@@ -330,8 +344,9 @@ impl Peers {
         self.workers.level(class, unowned, LoadMetric::Tasks)
     }
 
-    /// Since when all who take tasks now could have taken one: before the last of them came, nothing waited for it.
-    fn left_since(&self, seen: Moment) -> Moment {
+    /// Since when all workers that take tasks now could have claimed one: a task waits for no peer
+    /// that has only just arrived.
+    fn available_since(&self, seen: Moment) -> Moment {
         seen.max(self.workers.arrived_at())
     }
 }
@@ -348,10 +363,11 @@ mod tests {
         PATIENCE + PATIENCE_PER_TASK * height
     }
 
-    /// On a starved host claims took a second, so a peer with room waited for longer than the fixed patience of the balancer. The node
-    /// above its share took the task first, as one that no peer wanted: 4 and 2 tasks instead of 3 and 3, for ever.
+    /// On a starved host a claim took a second, so a peer with room waited longer than the fixed
+    /// patience of the balancer. The worker above its share claimed the task first, as one that no
+    /// peer wanted: 4 and 2 tasks instead of 3 and 3, for ever.
     #[test]
-    fn node_above_its_share_waits_longer_where_claims_are_slow() {
+    fn worker_above_share_waits_for_slow_claims() {
         let node = |id: &str| NodeId::parse(id).unwrap();
         let namespace = crate::id::Namespace::parse("t").unwrap();
         let mut peers = Peers::new(node("me"), Layout::new(&namespace));
@@ -369,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_lasts_while_the_pile_becomes_smaller_and_not_longer() {
+    fn patience_lasts_while_backlog_shrinks() {
         let mut peak = UnownedPeak::default();
         peak.see(900, ms(0));
         peak.see(1_000, ms(10));
@@ -378,14 +394,14 @@ mod tests {
             assert_eq!(peak.patience(ms(n * 2_000 + 1_000)), patience(1_000));
         }
         assert_eq!(peak.patience(ms(13_000)), patience(1_000));
-        assert_eq!(peak.patience(ms(13_001)), patience(500), "nobody has taken one for longer than patience");
+        assert_eq!(peak.patience(ms(13_001)), patience(500), "no claim for longer than the patience");
         peak.see(500, ms(13_001));
         peak.see(499, ms(13_002));
         assert_eq!(peak.patience(ms(13_003)), patience(500));
     }
 
     #[test]
-    fn a_pile_that_is_gone_makes_nobody_wait_for_the_next() {
+    fn empty_backlog_resets_patience() {
         let mut peak = UnownedPeak::default();
         peak.see(100_000, ms(0));
         peak.see(0, ms(1));
@@ -394,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pile_on_which_more_comes_is_higher_and_one_that_stays_is_as_high_as_it_is() {
+    fn growing_backlog_raises_patience() {
         let mut peak = UnownedPeak::default();
         for n in 0..100 {
             peak.see(50 + n % 2, ms(n * 1_000));

@@ -1,13 +1,15 @@
-//! What has to be written about a task, decided from all that is known about it at this moment.
+//! What has to be written about a task, derived from all facts known at this moment.
 //!
-//! Intuition: instead of remembering what was intended, look. The stored state, how the handler ended, the command that waits and the wish to
-//! release say together what the next state is; if that is the stored one and nobody waits for an answer, there is nothing to write.
+//! Intuition: nothing is remembered about intentions. The stored state, the outcome of the handler,
+//! the pending command and a wanted release determine the next state. If that is the stored one and
+//! no request waits for a reply, there is nothing to write.
 //!
 //! **Invariant**: while a handler runs nothing is written that parks, releases or ends its task.
 //!
-//! **Invariant**: a kill that is known wins over whatever the handler returned.
+//! **Invariant**: a kill command that is known takes precedence over the outcome of the handler.
 //!
-//! **Invariant**: whoever ends a task has answered the command that waits for it, or knows that there is none.
+//! **Invariant**: a write that ends a task answers its pending command, or requires that there is
+//! none.
 
 use crate::id::{NodeId, TaskId};
 use crate::record::{CommandOutcome, Record, ResultRecord, UnknownFields};
@@ -25,14 +27,14 @@ use super::input::{HandlerEnd, InputTime};
 use super::output::{AfterWrite, AttemptWrite, CommandCheck, EndedEntry, StateWrite};
 use super::task_commands::TaskCommandEntry;
 
-/// By whom and when.
+/// The worker that writes, its error policy and the time.
 pub(super) struct WriteContext<'a> {
     pub(super) node: &'a NodeId,
     pub(super) policy: &'a dyn ErrorPolicy,
     pub(super) now: InputTime,
 }
 
-/// What comes of a command.
+/// The result of a command.
 struct CommandDecision {
     outcome: CommandOutcome,
     why: Option<String>,
@@ -55,7 +57,7 @@ impl CommandDecision {
 }
 
 impl ClaimedTask {
-    /// What has to be written now; none if nothing has.
+    /// Builds the write that is needed now. `None` if nothing has to be written.
     pub(super) fn draft(
         &self,
         task: &TaskId,
@@ -66,11 +68,16 @@ impl ClaimedTask {
         let mut release = self.release;
         let is_as_stored = matches!(release, Some(ReleaseReason::SetAside | ReleaseReason::WriteRefused));
         let decision = match (self.handler, release) {
-            // What is stored cannot be read or replaced: it goes to somebody else as it is.
+            // The stored state cannot be read or replaced. The task is released as it is, because
+            // another worker may be of a newer version that can read it.
             (HandlerState::None, _) if is_as_stored => None,
-            (HandlerState::None, _) => self.settle(&mut record, &mut release, writer),
-            (HandlerState::Running | HandlerState::Stopping { .. }, _) => self.beside(&mut record, writer),
+            (HandlerState::None, _) => self.write_when_stopped(&mut record, &mut release, writer),
+            (HandlerState::Running | HandlerState::Stopping { .. }, _) => {
+                self.write_while_running(&mut record, writer)
+            }
         };
+        // A running handler keeps its claim in every case: a release would let another worker start
+        // the task while it runs. Only the sabotage rule of the tests breaks this.
         let after = match self.handler {
             HandlerState::Stopping { .. }
                 if release.is_some() && is_broken(SabotageRule::StopBeforeRelease) =>
@@ -89,13 +96,14 @@ impl ClaimedTask {
         if has_attempts {
             self.note_attempts(&mut record, &attempts, after, writer);
         }
+        // Most events change nothing that is stored, so most calls end here.
         let is_changed = record != self.record;
         if !is_changed && decision.is_none() && after == AfterWrite::Keep && attempts == AttemptWrite::Keep {
             return None;
         }
-        let acknowledges = self.command.as_ref().zip(decision).map(|(mail, decision)| HandledCommand {
-            modified: mail.modified,
-            id: mail.id.clone(),
+        let acknowledges = self.command.as_ref().zip(decision).map(|(entry, decision)| HandledCommand {
+            modified: entry.modified,
+            id: entry.id.clone(),
             outcome: decision.outcome,
             why: decision.why,
         });
@@ -105,9 +113,13 @@ impl ClaimedTask {
                 id: acknowledged.id.clone(),
                 result: self.result(acknowledged, record.state.kind(), writer).encode(),
             },
+            // A command that arrived unseen must not be deleted with the task without a reply. The
+            // write then fails, and the worker reads the command with the failed write.
             None if after == AfterWrite::End => CommandCheck::Absent,
             None => CommandCheck::Any,
         };
+        // The handler is asked only once the command is acknowledged: a checkpoint request that is
+        // repeated after a lost reply would be one request too many.
         let requests_checkpoint =
             acknowledges.as_ref().is_some_and(|ack| ack.outcome == CommandOutcome::Done)
                 && self.handler == HandlerState::Running
@@ -156,7 +168,8 @@ impl ClaimedTask {
         }
     }
 
-    /// What becomes of the attempt records: this claim's is stored while its handler runs or is about to, and none is after an outcome.
+    /// What happens to the attempt records. The record of this claim is stored while its handler
+    /// runs or is about to run. After an outcome none is stored.
     fn attempt_write(
         &self,
         record: &StateRecord,
@@ -169,9 +182,9 @@ impl ClaimedTask {
         };
         match (self.is_attempt_open, is_wanted) {
             (true, true) | (false, false) => AttemptWrite::Keep,
-            // The end of a task deletes all its parts, so there is nothing else to delete.
+            // The end of a task deletes all its keys, the attempt records among them.
             (true, false) if after == AfterWrite::End => AttemptWrite::Keep,
-            // A release says nothing about the claims before it, so those that were lost go on to count.
+            // A release is no outcome: lost claims before it still count towards the quarantine.
             (true, false) if record.state == TaskStatus::Runnable => {
                 AttemptWrite::Close { claim: claim_of(&self.nonce) }
             }
@@ -184,8 +197,8 @@ impl ClaimedTask {
         }
     }
 
-    /// Keeps the attempts that end with this write in the state: lost ones before this claim's own. With the end of the task also what was
-    /// submitted.
+    /// Moves the attempts that end with this write to the state: lost ones first, then that of this
+    /// claim. At the end of the task the submitted record is kept as well.
     fn note_attempts(
         &self,
         record: &mut StateRecord,
@@ -197,6 +210,7 @@ impl ClaimedTask {
             record.keep_task(&self.submitted);
         }
         if *attempts == AttemptWrite::Clear || after == AfterWrite::End {
+            // When a lost claim ended is unknown. It had ended when the next claim was sent.
             let next = self.lost.iter().skip(1).map(|attempt| attempt.started).chain([self.began]);
             for (lost, ended) in self.lost.iter().zip(next) {
                 let (node, started) = (lost.node.clone(), lost.started);
@@ -209,7 +223,7 @@ impl ClaimedTask {
         }
     }
 
-    /// What is kept of the task beside its state, if it ends.
+    /// The key that stays of an ended task besides its state.
     fn entry(&self, record: &StateRecord, after: AfterWrite) -> Option<EndedEntry> {
         (after == AfterWrite::End).then(|| EndedEntry { at: record.updated_at, props: self.props.clone() })
     }
@@ -227,14 +241,18 @@ impl ClaimedTask {
         }
     }
 
-    /// While the handler runs: its progress, and commands that it does not have to stop for.
-    fn beside(&self, record: &mut StateRecord, writer: &WriteContext<'_>) -> Option<CommandDecision> {
-        self.keep_progress(record, writer);
-        let mail = self.command.as_ref()?;
-        if let Some(why) = self.why_expired(mail) {
+    /// While the handler runs: its checkpoint, and commands that it need not stop for.
+    fn write_while_running(
+        &self,
+        record: &mut StateRecord,
+        writer: &WriteContext<'_>,
+    ) -> Option<CommandDecision> {
+        self.keep_checkpoint(record, writer);
+        let entry = self.command.as_ref()?;
+        if let Some(why) = self.expiry(entry) {
             return Some(CommandDecision::expired(why));
         }
-        let message = match &mail.message {
+        let message = match &entry.message {
             Ok(message) => message,
             Err(why) => return Some(CommandDecision::malformed(why)),
         };
@@ -242,7 +260,9 @@ impl ClaimedTask {
             return Some(CommandDecision::refused(&illegal));
         }
         match message {
-            TaskMessage::Run | TaskMessage::Checkpoint { .. } => Some(obey(record, message.clone(), writer)),
+            TaskMessage::Run | TaskMessage::Checkpoint { .. } => {
+                Some(apply_command(record, message.clone(), writer))
+            }
             TaskMessage::Sleep { .. }
             | TaskMessage::Pause
             | TaskMessage::Kill { .. }
@@ -252,24 +272,27 @@ impl ClaimedTask {
         }
     }
 
-    /// When no handler runs: everything that has come together.
-    fn settle(
+    /// When no handler runs: applies the outcome, the pending command and the error policy.
+    fn write_when_stopped(
         &self,
         record: &mut StateRecord,
         release: &mut Option<ReleaseReason>,
         writer: &WriteContext<'_>,
     ) -> Option<CommandDecision> {
         let (at, by) = (writer.now.wall, writer.node);
-        self.keep_progress(record, writer);
-        let mail = self.command.as_ref();
-        let expired = mail.and_then(|mail| self.why_expired(mail));
-        let message = mail.filter(|_| expired.is_none()).map(|mail| &mail.message);
+        self.keep_checkpoint(record, writer);
+        let entry = self.command.as_ref();
+        let expired = entry.and_then(|entry| self.expiry(entry));
+        let message = entry.filter(|_| expired.is_none()).map(|entry| &entry.message);
+        // A kill takes precedence over the outcome. Otherwise a task that fails at that moment
+        // would be retried although its kill was acknowledged.
         if !matches!(message, Some(Ok(TaskMessage::Kill { .. }))) {
             if let Some(why) = &self.quarantine {
-                // A state that takes no error was written by another process since, and it stands.
+                // If this is refused, another process has written the state since, and its state is
+                // kept.
                 let _ = record.quarantine(why, at, by);
             }
-            let told = match &self.outcome {
+            let applied = match &self.outcome {
                 Some(HandlerEnd::Completed) => record.apply(TaskMessage::Complete, at, by),
                 Some(HandlerEnd::Fault(why)) => record.fail(why.clone(), at, by, writer.policy),
                 Some(HandlerEnd::FaultDecided { message, decision }) => {
@@ -285,17 +308,20 @@ impl ClaimedTask {
                 }
                 None => Ok(Applied::Same),
             };
-            // What the stored state does not take is dropped: somebody else has written it since, and it stands.
-            let _ = told;
+            // If the stored state does not allow the outcome, another process has written it since.
+            // Its state is kept and the outcome is dropped.
+            let _ = applied;
         }
         let decision = message.map(|message| match message {
             Err(why) => CommandDecision::malformed(why),
+            // The handler completed the task before the command to complete it was read, so the
+            // command has its effect.
             Ok(TaskMessage::Complete) if record.state == TaskStatus::Completed => CommandDecision::DONE,
             Ok(_) if record.state.is_terminal() => {
-                CommandDecision::refused(&format!("the task has {}", past(record.state.kind())))
+                CommandDecision::refused(&format!("the task has {}", ended_text(record.state.kind())))
             }
             Ok(message) => {
-                let decision = obey(record, message.clone(), writer);
+                let decision = apply_command(record, message.clone(), writer);
                 if *message == TaskMessage::Release && decision.outcome == CommandOutcome::Done {
                     release.get_or_insert(ReleaseReason::Command);
                 }
@@ -303,7 +329,10 @@ impl ClaimedTask {
             }
         });
         let decision = decision.or_else(|| expired.map(CommandDecision::expired));
+        // A fault does not outlive the write: the policy turns it into sleep or failure.
         let _ = record.settle(at, by, writer.policy);
+        // It is due already, and would only be parked to be woken at once. A reply to a command is
+        // written first, because its sender expects to see the sleep.
         if let TaskStatus::Sleeping { until } = record.state
             && until <= at
             && decision.is_none()
@@ -313,7 +342,7 @@ impl ClaimedTask {
         decision
     }
 
-    fn keep_progress(&self, record: &mut StateRecord, writer: &WriteContext<'_>) {
+    fn keep_checkpoint(&self, record: &mut StateRecord, writer: &WriteContext<'_>) {
         if let Some(blob) = self.checkpoint.clone() {
             let message = TaskMessage::Checkpoint { blob: Some(blob) };
             let _ = record.apply(message, writer.now.wall, writer.node);
@@ -321,20 +350,24 @@ impl ClaimedTask {
     }
 }
 
-/// Does what a command says, if the table allows it.
-fn obey(record: &mut StateRecord, message: TaskMessage, writer: &WriteContext<'_>) -> CommandDecision {
+/// Applies a command, if the transition table allows it.
+fn apply_command(
+    record: &mut StateRecord,
+    message: TaskMessage,
+    writer: &WriteContext<'_>,
+) -> CommandDecision {
     let (at, by) = (writer.now.wall, writer.node);
-    let obeyed = match message {
+    let applied = match message {
         TaskMessage::Error { message } => record.fail(message, at, by, writer.policy),
         message => record.apply(message, at, by),
     };
-    match obeyed {
+    match applied {
         Ok(_) => CommandDecision::DONE,
         Err(illegal) => CommandDecision::refused(&illegal),
     }
 }
 
-fn past(state: TaskState) -> &'static str {
+fn ended_text(state: TaskState) -> &'static str {
     match state {
         TaskState::Completed => "completed before",
         TaskState::Failed => "failed before",

@@ -1,10 +1,12 @@
-//! Claims out of turn: for tasks that a peer with room should claim first, but has not.
+//! Probes: claims out of turn, for tasks that a peer with room should have claimed, but has not.
 //!
-//! A delay does not show that a peer is idle: on a machine that is short of CPU every node is late, and each would take the others for idle. The
-//! reply to a claim does show it. A node therefore begins with a few claims out of turn. While it wins them it doubles their number; when it
-//! loses one, the peer is at work, so the node tries one at a time and doubles its delays.
+//! A delay does not prove that a peer is idle. On a host that is short of CPU every worker is late,
+//! and each would consider the others idle. The reply to a claim does prove it. A worker therefore
+//! starts with a few probes. While it wins them, it doubles their number. When it loses one, a peer
+//! is at work: the worker sends one probe at a time and doubles its delays.
 //!
-//! **Invariant**: while a peer works through its share, a node loses at most [`FIRST`] claims to it and then one for each delay.
+//! **Invariant**: while a peer works through its share, a worker loses at most [`FIRST`] claims to
+//! it, and then one for each delay.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,13 +15,14 @@ use crate::id::TaskId;
 
 use super::config::{CLAIM_REQUESTS, CLAIMS_PER_REQUEST, RANK_STEP_MAX};
 
-/// How many claims out of turn are in flight at first. Doubled, a hundred nodes that take each other for idle would send eight hundred claims in vain.
+/// How many probes are in flight at first. Doubled, a hundred workers that consider each other idle
+/// would send eight hundred claims in vain.
 const FIRST: usize = 4;
 
-/// How often delays are doubled at most: then they have reached [`RANK_STEP_MAX`].
+/// How often delays are doubled at most. After that they have reached [`RANK_STEP_MAX`].
 const DOUBLINGS_MAX: u32 = 4;
 
-/// Claims out of turn.
+/// The claims out of turn.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimProbes {
     in_flight: BTreeSet<TaskId>,
@@ -34,12 +37,12 @@ impl Default for ClaimProbes {
 }
 
 impl ClaimProbes {
-    /// How many more claims may be sent out of turn.
+    /// How many more probes may be sent now.
     pub(super) fn room(&self) -> usize {
         self.allowed.saturating_sub(self.in_flight.len())
     }
 
-    /// How long each rank waits instead of `step`.
+    /// The delay of each rank, instead of `step`.
     pub(super) fn stretch(&self, step: Duration) -> Duration {
         (step * (1 << self.doublings)).min(RANK_STEP_MAX)
     }
@@ -87,7 +90,7 @@ mod tests {
         (0..FIRST).for_each(|n| probes.lost(&task(n)));
         assert_eq!((probes.room(), probes.stretch(step)), (1, RANK_STEP_MAX));
         probes.lost(&task(77));
-        assert_eq!(probes.room(), 1, "a claim in turn says nothing about peers");
+        assert_eq!(probes.room(), 1, "a claim in turn proves nothing about peers");
     }
 
     #[test]

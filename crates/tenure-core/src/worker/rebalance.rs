@@ -1,6 +1,7 @@
-//! How a node's balancer is asked, and how much of what it says is done at a time.
+//! Calls the balancer, and carries out its decisions a part at a time.
 //!
-//! **Invariant**: what is leaving is not among what the node has, so nobody is asked to give it away twice.
+//! **Invariant**: a task that is being released does not count as owned, so the balancer is not
+//! asked to release it twice.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +20,16 @@ use super::input::InputTime;
 use super::peers::ClaimTurn;
 use super::timers::Timer;
 
-/// What a balancer looks at, beside the board and the company.
+/// What a balancer decides on, besides the board and the peers.
 pub(super) struct BalanceState {
     pub(super) balancer: Box<dyn Balancer>,
-    /// What the node has and is just claiming, without what is leaving.
+    /// The tasks that this worker owns or is claiming, without those that it is releasing.
     own: OwnedTasks,
     pub(super) cooldowns: Cooldowns,
     pub(super) resource: Option<ResourceUsage>,
-    /// Whether the last round could not do all that the balancer said.
+    /// Whether the last round could not carry out all releases.
     is_releasing: bool,
-    /// Tasks of ours that the board still shows as nobody's: they must not be counted twice.
+    /// Own tasks that the board still shows without an owner. They must not be counted twice.
     unseen: BTreeMap<TaskId, (Class, u64)>,
     unseen_load: Demand,
 }
@@ -46,7 +47,7 @@ impl BalanceState {
         }
     }
 
-    /// The node claims a task.
+    /// The worker claims a task.
     pub(super) fn take(&mut self, task: &TaskId, card: &Card, since: Moment) {
         let kind = card.record.as_ref().ok().and_then(|record| record.kind.clone());
         let weight = card.weight();
@@ -57,14 +58,14 @@ impl BalanceState {
         }
     }
 
-    /// The board shows who owns a task, or that it is gone.
+    /// The board shows the owner of a task, or that the task is gone.
     pub(super) fn see(&mut self, task: &TaskId) {
         if let Some((class, weight)) = self.unseen.remove(task) {
             self.unseen_load.sub(class, Load::of_one(weight));
         }
     }
 
-    /// A task is leaving, or is not ours after all.
+    /// A task is being released, or its claim has failed.
     pub(super) fn part(&mut self, task: &TaskId) {
         self.own.remove(task);
     }
@@ -73,12 +74,13 @@ impl BalanceState {
         self.own.load()
     }
 
-    /// What the board shows without an owner although this node is claiming it.
+    /// The demand of tasks that the board shows without an owner although this worker is claiming
+    /// them.
     pub(super) fn claiming(&self) -> &Demand {
         &self.unseen_load
     }
 
-    /// The board has classified its tasks again.
+    /// Follows a new classification of the board.
     fn classify(&mut self, board: &Board) {
         let class_of = |task: &TaskId| board.get(task).map(|card| card.class);
         self.own.classify(class_of);
@@ -91,7 +93,7 @@ impl BalanceState {
 }
 
 impl WorkerMachine {
-    /// The balancer, the board, and everything else that a balancer is told.
+    /// The balancer, the board, and the loads for its decisions.
     fn balancer(&mut self, now: Moment) -> (&mut dyn Balancer, &Board, ClusterLoad<'_>) {
         let WorkerMachine { balance, peers, board, config, .. } = self;
         let BalanceState { balancer, own, cooldowns, resource, is_releasing, unseen_load, .. } = balance;
@@ -109,9 +111,10 @@ impl WorkerMachine {
         (balancer.as_mut(), board, cluster)
     }
 
-    /// Asks the balancer about a task that nobody owns.
-    pub(super) fn ask_balancer(&mut self, task: &TaskId, turn: ClaimTurn, now: Moment) -> ClaimDecision {
+    /// Asks the balancer about an unowned task.
+    pub(super) fn consult_balancer(&mut self, task: &TaskId, turn: ClaimTurn, now: Moment) -> ClaimDecision {
         let (balancer, board, cluster) = self.balancer(now);
+        // The board may have changed since the task became ready.
         let Some(card) = board.get(task) else { return ClaimDecision::wait_secs(1, "it is gone") };
         let Ok(record) = &card.record else { return ClaimDecision::wait_secs(1, "it cannot be read") };
         let (weight, class, rank) = (card.weight(), card.class, turn.rank);
@@ -123,13 +126,13 @@ impl WorkerMachine {
         )
     }
 
-    /// What the balancer would give away now, with reasons; nothing is done.
+    /// The releases that the balancer would return now, with reasons. Releases nothing.
     pub fn plan(&mut self, now: Moment) -> Vec<Release> {
         let (balancer, _, cluster) = self.balancer(now);
         balance::planned_releases(balancer, &cluster)
     }
 
-    /// Counts this node among those who take tasks, or not, with what it has.
+    /// Enters this worker with its load among the workers that take tasks, or removes it.
     pub(super) fn update_own_load(&mut self, now: InputTime) {
         let load = self.takes_tasks().then(|| self.balance.load());
         if self.peers.set_own_load(load, &self.terms(), now.at) {
@@ -137,38 +140,42 @@ impl WorkerMachine {
         }
     }
 
-    /// What this node can take, as its peers know it from its record.
+    /// The tasks that this worker can take, as its peers read it from its record.
     fn terms(&self) -> WorkerTerms {
         let limit = self.config.capacity.map(|capacity| (capacity + self.slots.parked()) as u64);
         WorkerTerms { accepts: self.config.selector.clone(), limit }
     }
 
-    /// The class of tasks that nodes accept that accept the same as this one.
+    /// The class of tasks that exactly the workers with the same terms as this one accept.
     pub(super) fn own_class(&self) -> Class {
         self.peers.workers().class_of_peer(&self.config.node)
     }
 
-    /// Others take tasks than before.
+    /// The set of workers that take tasks has changed.
     pub(super) fn peers_changed(&mut self, now: InputTime) {
+        // A new worker enters with an empty load, although it may own tasks from before.
         let nodes: Vec<_> = self.peers.workers().iter().map(|(node, _)| node.clone()).collect();
         for node in nodes {
             self.peers.set_load(&node, self.board.load_of(&node), now.at);
         }
+        // The classes are bit sets over the terms of all workers, so new terms change the class of
+        // every task.
         if self.board.classify(self.peers.workers().profiles()) {
             self.balance.classify(&self.board);
         }
         self.rank_again();
+        // Workers come and go in groups: one round for all of them is enough.
         self.timers.set(Timer::Round, now.at + DEBOUNCE);
     }
 
-    /// The next round that is due for no other reason than time.
+    /// Sets the next round that is due only because time has passed.
     pub(super) fn set_periodic(&mut self, now: InputTime) {
         let scattered = self.config.rebalance_every.mul_f64(0.9 + 0.2 * now.jitter.clamp(0.0, 1.0));
         self.timers.set(Timer::Periodic, now.at + scattered);
     }
 
-    /// Somebody has looked how much of a resource is used. If that is too much the next round cannot wait for its time: what is short may be
-    /// memory.
+    /// A resource was measured. If a release is due because of it, the next round must not wait for
+    /// its time: the resource may be memory.
     pub(super) fn handle_measured(&mut self, resource: Option<ResourceUsage>, now: InputTime) {
         self.balance.resource = resource;
         let is_for_this = |parting: &Release| matches!(parting.reason, balance::DecisionReason::Used { .. });
@@ -177,8 +184,11 @@ impl WorkerMachine {
         }
     }
 
-    /// Gives away what the balancer says, as far as one round may; says what it said and how much of it is done.
+    /// Carries out the releases of the balancer, as many as one round may. Returns the plan and how
+    /// many of it were carried out.
     pub(super) fn balance_round(&mut self, now: InputTime) -> (Vec<Release>, usize) {
+        // On an incomplete board the loads of the peers are too small, and the worker would release
+        // tasks in vain.
         if !self.takes_tasks() || !self.board.is_fresh() {
             self.balance.is_releasing = false;
             return (Vec::new(), 0);
@@ -198,13 +208,15 @@ impl WorkerMachine {
         (plan, parting)
     }
 
-    /// How much may be given away in one round. When somebody has just joined who has nothing, going down to the share by tenths would only take longer.
+    /// How many tasks one round may release. If a worker without tasks has just joined, going down
+    /// to the share by tenths would only take longer.
     fn churn_max(&mut self) -> usize {
         let (_, _, cluster) = self.balancer(Moment::ORIGIN);
         let class = cluster.own.newest().next().map_or(Class::ANY, |(_, held)| held.class);
         let level = cluster.level(class, LoadMetric::Tasks);
         let quota = cluster.workers.quota(cluster.me, level, LoadMetric::Tasks);
         let (own, quota) = (cluster.own.len(), usize::try_from(quota).unwrap_or(usize::MAX));
+        // Twice the quota or more: the excess goes at once, because most of it has to move anyway.
         if own >= quota.saturating_mul(2) {
             return own - quota;
         }

@@ -1,4 +1,4 @@
-//! How a task becomes ours, and how it is ours no more.
+//! The begin and the end of a claim.
 
 use crate::id::TaskId;
 use crate::loss::LossReason;
@@ -16,10 +16,11 @@ use super::task_commands::TaskCommandEntry;
 use super::timers::Timer;
 use super::{WorkerMachine, WorkerPhase};
 
-/// How many nodes the reason of a quarantine names, the newest: a reader wants to see whether it was always the same.
+/// How many workers the reason of a quarantine names, the newest ones: they show whether it was
+/// always the same host.
 const NODES_NAMED_MAX: usize = 5;
 
-/// How a task left us.
+/// How a claim ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ClaimEnd {
     Released,
@@ -37,7 +38,7 @@ impl WorkerMachine {
         won: WonClaim,
         now: InputTime,
     ) {
-        let over = self.is_past(task, created, &won);
+        let loss = self.is_past(task, created, &won);
         let (record, unreadable) = match won.state.as_ref().map(|pair| StateRecord::decode(&pair.value)) {
             None => (StateRecord::default(), None),
             Some(Ok(record)) => (record, None),
@@ -64,8 +65,8 @@ impl WorkerMachine {
             handler: HandlerState::None,
             outcome: None,
             release: None,
-            is_stop_ordered: false,
-            over,
+            is_stop_commanded: false,
+            loss,
             checkpoint: None,
             checkpoint_requests: Vec::new(),
             write: WriteState::Idle,
@@ -77,16 +78,20 @@ impl WorkerMachine {
             began: now.wall,
             has_run: false,
         };
-        if let Some(mail) = self.task_commands.get(task) {
-            held.see_command(Some(mail.clone()), mail.modified);
+        // The feed may have shown a newer command than the one that the claim has read.
+        if let Some(entry) = self.task_commands.get(task) {
+            held.see_command(Some(entry.clone()), entry.modified);
         }
         self.events.push_back(WorkerEvent::Claimed { task: task.clone(), token: held.token });
         if let Some(why) = unreadable.or_else(|| unfit(&held)) {
+            // An ended task stays postponed until it is written again. An unreadable one is tried
+            // again, because its state has no feed.
             let until = (!held.record.state.is_terminal()).then(|| now.at + SET_ASIDE_FOR);
             self.claim_queue.postpone(task, until);
             self.events.push_back(WorkerEvent::SetAside { task: task.clone(), why });
             held.release = Some(ReleaseReason::SetAside);
         } else {
+            // The claim was sent before the drain or shutdown began and confirmed after it.
             held.release = match self.phase {
                 WorkerPhase::Working => None,
                 WorkerPhase::Draining => Some(ReleaseReason::Drain),
@@ -95,10 +100,11 @@ impl WorkerMachine {
                 }
             };
         }
-        if held.release.is_some() || held.over.is_some() {
+        // It was reserved when it was requested, but it is leaving already.
+        if held.release.is_some() || held.loss.is_some() {
             self.balance.part(task);
         }
-        if let Some(why) = held.over {
+        if let Some(why) = held.loss {
             self.events.push_back(WorkerEvent::Lost { task: task.clone(), token: held.token, why });
         }
         self.by_lease.entry(held.lease).or_default().insert(task.clone());
@@ -106,17 +112,19 @@ impl WorkerMachine {
         self.advance(task, now);
     }
 
-    /// The claims of a task that ended without an outcome: those whose attempt records are there although this process has the claim now.
+    /// The claims of a task that ended without an outcome: their attempt records are still stored
+    /// although this process owns the task now.
     fn lost_claims(&self, task: &TaskId, nonce: &str) -> Vec<AttemptRecord> {
         let others = self.board.attempts_of(task).filter(|(claim, _)| claim.as_str() != nonce);
-        // One of this process is about to be deleted: it was given back, or lost while the process lives.
+        // A record of this process is about to be deleted: its claim was released or lost while the
+        // process lived on.
         let others = others.filter(|(claim, _)| !self.claims.is_of_this_process(claim.as_str()));
         let mut lost: Vec<AttemptRecord> = others.filter_map(|(_, attempt)| attempt.cloned()).collect();
         lost.sort_by_key(|attempt| attempt.started);
         lost
     }
 
-    /// Why a task with these lost claims is not run again; none if it is.
+    /// Why a task with these lost claims is not run again. `None` if it is run.
     fn too_many_lost(&self, lost: &[AttemptRecord], now: InputTime) -> Option<String> {
         let max = self.config.lost_claims_max?;
         let within = u64::try_from(LOST_CLAIMS_WITHIN.as_millis()).unwrap_or(u64::MAX);
@@ -133,17 +141,20 @@ impl WorkerMachine {
         ))
     }
 
-    /// A claim may not be relied upon any more: stop, and write nothing.
+    /// A claim is lost: its handler has to stop, and nothing is written any more.
     pub(super) fn lose(&mut self, task: &TaskId, why: LossReason, now: InputTime) {
         let Some(held) = self.held.get_mut(task) else { return };
-        if held.over.is_none() {
-            held.over = Some(why);
-            // Somebody else has it because we gave it away; only the answer is missing.
+        if held.loss.is_none() {
+            held.loss = Some(why);
+            // The write that releases the claim was applied and its reply is missing: another
+            // worker has claimed the task since.
             if held.is_ending_claim() && why == LossReason::Replaced {
                 let why = held.release.unwrap_or(ReleaseReason::Handler);
                 let release = why.release(self.peers.peers() > 0);
                 self.balance.cooldowns.note(task, self.config.cooldown, release, now.at);
             }
+            // A pending write must not be repeated: its condition on the claim can never hold
+            // again.
             held.write = WriteState::Idle;
             let (token, checkpoint_requests) = (held.token, std::mem::take(&mut held.checkpoint_requests));
             if !checkpoint_requests.is_empty() {
@@ -162,7 +173,8 @@ impl WorkerMachine {
         self.advance(task, now);
     }
 
-    /// The board shows that a claim is over. One that we are just giving up is what we wanted: its answer will say so.
+    /// The board shows that a claim has ended. If this worker is just releasing it, the reply to
+    /// that write reports it.
     pub(super) fn claim_vanished(&mut self, task: &TaskId, token: Token, now: InputTime) {
         let held = self.held.get(task).filter(|held| held.token == token);
         if held.is_some_and(|held| !held.is_ending_claim()) {
@@ -170,7 +182,8 @@ impl WorkerMachine {
         }
     }
 
-    /// The board shows that a task was deleted. One that we are just ending is what we wanted.
+    /// The board shows that a task was deleted. If this worker is just ending it, the reply to that
+    /// write reports it.
     pub(super) fn task_deleted(&mut self, task: &TaskId, created: Revision, now: InputTime) {
         let held = self.held.get(task).filter(|held| held.created == created);
         if held.is_some_and(|held| !held.is_ending_claim()) {
@@ -178,7 +191,7 @@ impl WorkerMachine {
         }
     }
 
-    /// A task is not ours any more, and nothing of it runs.
+    /// A claim has ended and its handler does not run: forgets the task.
     pub(super) fn end_claim(&mut self, task: &TaskId, held: &ClaimedTask, how: ClaimEnd, now: InputTime) {
         if let Some(until) = held.sleeps_until {
             self.sleepers.remove(&(until, task.clone()));
@@ -196,12 +209,15 @@ impl WorkerMachine {
         self.timers.clear(&Timer::Retry(task.clone()));
         self.outputs.push_back(WorkerOutput::EndClaim { nonce: held.nonce.clone() });
         let is_shown = || self.board.owner_of(task).is_some_and(|owner| owner.token == held.token);
-        let is_left_behind = match held.over {
-            // Whoever deletes a task deletes its owner too; if somebody has not, nobody could ever claim the next life of it.
+        let is_left_behind = match held.loss {
+            // The transaction that deletes a task deletes its owner key as well. A foreign program
+            // may not have done so, and the orphaned owner key would block the next task of this
+            // id.
             Some(LossReason::Deleted) => is_shown(),
-            // The lease of the claim may be another than that of the node's key, and renewed for as long as the process lives.
+            // The lease of the claim may be another than that of the member key, and may be renewed
+            // for as long as the process lives. Without this the task would stay owned.
             Some(LossReason::MembershipLost) => true,
-            // Its attempt record would count as a worker that was killed, but this one lives.
+            // A stored attempt record would count as one of a killed worker, but this worker lives.
             Some(
                 LossReason::Lapsed
                 | LossReason::Revoked
@@ -214,6 +230,8 @@ impl WorkerMachine {
         if is_left_behind {
             self.release_claim(task.clone(), held.token, claim_of(&held.nonce));
         }
+        // Last, when the machine holds nothing of the claim any more: the task may be claimed again
+        // at once.
         self.command_task_gone(task, how, now);
         self.reconsider(task.clone(), now.at, now.at);
     }

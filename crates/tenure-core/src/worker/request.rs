@@ -1,10 +1,13 @@
-//! What a node asks of the store, written out as transactions, and what the answers mean.
+//! The transactions of a worker, and the meaning of their replies.
 //!
-//! Here and nowhere else: the driver and the tests send the same bytes and read the answers with the same eyes.
+//! Only here: the driver and the tests send the same bytes and interpret the replies in the same
+//! way.
 //!
-//! Every transaction that writes is guarded by what makes it ours: a claim by the absence of an owner, everything after it by the create revision of
-//! the owner's key. What fails reads in the same step why it failed, so a lost answer is settled by asking the same again: whoever finds its
-//! own nonce, or the very bytes that it wanted to write, has been there before.
+//! Every transaction is conditional on this worker's right. A claim requires that there is no owner
+//! key; every later write requires the create revision of the claim's owner key. A transaction that
+//! fails reads in the same step why it failed. So a lost reply is resolved by sending the same
+//! transaction again: it finds its own nonce, or the bytes that it wanted to write, if it was
+//! applied before.
 
 mod claims;
 mod retention;
@@ -30,7 +33,8 @@ pub(super) use retention::behind;
 pub use retention::{read_retained, retention};
 pub use write::NodeWrite;
 
-/// The claim of a task under a lease. Props are never written again, so that there are none need not be read.
+/// The claim of a task under a lease. Props are written once, so their absence is known and they
+/// need not be read.
 fn claim(layout: &Layout, ask: &ClaimRequest, lease: LeaseId, reading: ClaimReadMode) -> Txn {
     let owner = layout.encode(&Key::TaskOwner(ask.task.clone()));
     let mut parts = Vec::new();
@@ -48,14 +52,15 @@ fn claim(layout: &Layout, ask: &ClaimRequest, lease: LeaseId, reading: ClaimRead
     for part in &parts {
         txn = txn.then(Op::get(part.clone()));
     }
-    // Last, so that the reads stand where `found` looks for them. Without a lease: it must outlive a worker that is killed.
+    // Last, because `found` expects the reads directly after the put of the owner. Without a lease:
+    // the attempt record must outlive a worker that is killed.
     if let Some(claim) = claim_id(&ask.nonce) {
         let key = layout.encode(&Key::TaskAttempt(ask.task.clone(), claim));
         txn = txn.then(Op::put(key, ask.attempt.clone()));
     }
     txn = txn.otherwise(Op::get(owner));
-    // Only one that was asked before can find itself, and only then does anybody want to know more. A hundred claims in a request are shorter by a third
-    // without this.
+    // Only a repeated claim can find its own owner key, and only then are the other keys of
+    // interest. Without these reads a request of a hundred claims is shorter by a third.
     if ask.is_again {
         for part in parts {
             txn = txn.otherwise(Op::get(part));
@@ -64,7 +69,7 @@ fn claim(layout: &Layout, ask: &ClaimRequest, lease: LeaseId, reading: ClaimRead
     txn
 }
 
-/// What came of a claim that has read everything itself.
+/// The result of a claim that has read everything itself.
 fn read_claim(ask: &ClaimRequest, lease: LeaseId, reply: Result<TxnReply, StoreError>) -> ClaimReply {
     let reply = match reply {
         Ok(reply) => reply,
@@ -75,9 +80,9 @@ fn read_claim(ask: &ClaimRequest, lease: LeaseId, reply: Result<TxnReply, StoreE
     let [owner, parts @ ..] = found(&reply.results);
     let token = match owner {
         _ if reply.succeeded => Token(reply.revision),
-        // An earlier request of this claim was carried out, and its answer lost.
+        // The first request of this claim was applied, and its reply was lost.
         Some(owner) if owner.value == ask.owner && ask.is_again => Token(owner.created),
-        // Somebody has sent it twice on the way: asked again, it is read whole.
+        // A proxy on the way has sent the request twice. The repeated claim reads everything.
         Some(owner) if owner.value == ask.owner => return ClaimReply::Ambiguous,
         Some(_) => return ClaimReply::Taken,
         None => return ClaimReply::TaskGone,
@@ -90,12 +95,13 @@ fn read_claim(ask: &ClaimRequest, lease: LeaseId, reply: Result<TxnReply, StoreE
     ClaimReply::Won(Box::new(WonClaim { token, lease, revision, props, state, command }))
 }
 
-/// The name of a claim, by its nonce.
+/// The id of a claim, from its nonce.
 pub(super) fn claim_id(nonce: &str) -> Option<ClaimId> {
     ClaimId::parse(nonce).ok()
 }
 
-/// A claim that is given back. Its attempt record goes in any case: this process lives, so the task has not killed it.
+/// Releases a claim. Its attempt record is deleted in any case: this process lives, so the task has
+/// not killed it.
 pub fn release_claim(layout: &Layout, task: &TaskId, token: Token, claim: &ClaimId) -> Txn {
     let owner = layout.encode(&Key::TaskOwner(task.clone()));
     let attempt = layout.encode(&Key::TaskAttempt(task.clone(), claim.clone()));
@@ -109,7 +115,7 @@ pub fn release_claim(layout: &Layout, task: &TaskId, token: Token, claim: &Claim
         .otherwise(Op::delete(attempt))
 }
 
-/// What came of giving a claim back.
+/// The result of releasing a claim.
 pub fn read_released(reply: &Result<TxnReply, StoreError>) -> ReleaseReply {
     match reply {
         Ok(_) => ReleaseReply::Done,
@@ -117,7 +123,7 @@ pub fn read_released(reply: &Result<TxnReply, StoreError>) -> ReleaseReply {
     }
 }
 
-/// A save.
+/// A state write.
 pub fn save(layout: &Layout, save: &StateWrite) -> Txn {
     let task = &save.task;
     let own = layout.encode(&Key::Task(task.clone()));
@@ -127,6 +133,8 @@ pub fn save(layout: &Layout, save: &StateWrite) -> Txn {
     let mut txn = Txn::new();
     let is_unguarded = is_broken(SabotageRule::GuardedState)
         || (is_broken(SabotageRule::GuardedRelease) && matches!(save.after, AfterWrite::Release));
+    // The owner key proves the claim, and the revision of the state proves that the worker has seen
+    // the latest one. Without the second, two writes of one worker could overtake each other.
     if !is_unguarded {
         txn = txn
             .when(Condition::created_at(owner.clone(), save.token.0))
@@ -169,7 +177,7 @@ pub fn save(layout: &Layout, save: &StateWrite) -> Txn {
         txn = txn.then(Op::put(key, entry.props.clone().unwrap_or_default()));
     }
     match &save.attempts {
-        // The end of a task deletes all its parts.
+        // The end of a task deletes all its keys.
         AttemptWrite::Keep => {}
         AttemptWrite::Clear => txn = txn.then(Op::Delete(layout.task_attempts(task))),
         AttemptWrite::Close { claim } => {
@@ -187,16 +195,18 @@ pub fn save(layout: &Layout, save: &StateWrite) -> Txn {
         .otherwise(Op::get(own))
 }
 
-/// What came of a save.
+/// The result of a state write.
 pub fn read_state_written(save: &StateWrite, reply: Result<TxnReply, StoreError>) -> StateWriteReply {
     let reply = match reply {
         Ok(reply) if reply.succeeded => return StateWriteReply::Applied { revision: reply.revision },
         Ok(reply) => reply,
+        // It exceeds a limit of the store, so a repetition would be refused as well.
         Err(error @ StoreError::Invalid(_)) => return StateWriteReply::Refused(error.to_string()),
         Err(error) if error.is_ambiguous() => return StateWriteReply::Ambiguous,
         Err(_) => return StateWriteReply::NotDone,
     };
     let [owner, state, command, own] = found(&reply.results);
+    // First the claim: without it nothing else about the task concerns this worker.
     if owner.is_none_or(|owner| owner.created != save.token.0) {
         return StateWriteReply::NotOwner { state: state.map(|pair| pair.value) };
     }
@@ -208,30 +218,33 @@ pub fn read_state_written(save: &StateWrite, reply: Result<TxnReply, StoreError>
             CommandCheck::Absent => command.is_none(),
             CommandCheck::Acknowledge { modified: known, .. } => modified(&command) == *known,
         };
+    // A lost reply to a write that kept the claim looks like a change. The missing task is the
+    // reason only if state and command are as expected.
     if is_gone && is_as_known {
         return StateWriteReply::TaskGone;
     }
     StateWriteReply::Changed { state, command, revision: reply.revision }
 }
 
-/// The end of a command to this node, or a step on the way to it.
-pub fn reply(layout: &Layout, node: &NodeId, reply: &CommandAck) -> Txn {
-    let order = layout.encode(&Key::NodeCommand(node.clone(), reply.order.clone()));
+/// The acknowledgement of a command to this worker, or a step on the way to it.
+pub fn acknowledge(layout: &Layout, node: &NodeId, ack: &CommandAck) -> Txn {
+    let command = layout.encode(&Key::NodeCommand(node.clone(), ack.command.clone()));
     let frozen = layout.encode(&Key::Frozen(node.clone()));
-    let mut txn = Txn::new().when(Condition::modified_at(order.clone(), reply.modified));
-    match &reply.mark {
+    let mut txn = Txn::new().when(Condition::modified_at(command.clone(), ack.modified));
+    match &ack.mark {
         FreezeMark::Keep => {}
         FreezeMark::Freeze { record } => txn = txn.then(Op::put(frozen, record.clone())),
         FreezeMark::Unfreeze => txn = txn.then(Op::delete(frozen)),
     }
-    if let Some(result) = &reply.result {
-        let key = layout.encode(&Key::CommandResult(reply.order.clone()));
-        txn = txn.then(Op::put(key, result.clone())).then(Op::delete(order));
+    if let Some(result) = &ack.result {
+        let key = layout.encode(&Key::CommandResult(ack.command.clone()));
+        txn = txn.then(Op::put(key, result.clone())).then(Op::delete(command));
     }
     txn
 }
 
-/// What came of it. One that may have been done is done again: it is guarded by the command itself.
+/// The result of an acknowledgement. An ambiguous one may be sent again, because it is conditional
+/// on the command.
 pub fn read_command_acked(reply: &Result<TxnReply, StoreError>) -> CommandAckReply {
     match reply {
         Ok(reply) if reply.succeeded => CommandAckReply::Applied,
@@ -240,7 +253,8 @@ pub fn read_command_acked(reply: &Result<TxnReply, StoreError>) -> CommandAckRep
     }
 }
 
-/// What the first and the three other reads of a reply found. A claim that succeeded has put instead of read first.
+/// The results of the first operation and of the three reads after it. For a claim that succeeded,
+/// the first operation is a put and has no result.
 fn found(results: &[OpReply]) -> [Option<KeyValue>; 4] {
     let mut found = [const { None }; 4];
     for (slot, result) in found.iter_mut().zip(results) {

@@ -61,7 +61,7 @@ impl Keep {
     fn pass_every(self) -> Option<Duration> {
         match (self.age, self.tasks_max) {
             (None, None) => None,
-            // Short limits are for tests and for people who try it out.
+            // Short limits are for tests and for trying it out.
             (Some(age), _) => Some((age / 10).clamp(PASS_EVERY_MIN, PASS_EVERY_MAX)),
             (None, Some(_)) => Some(PASS_EVERY_MAX),
         }
@@ -105,7 +105,7 @@ impl WorkerMachine {
             self.retention.counted = self.config.keep.tasks_max.is_some_and(is_above).then_some(0);
         }
         let step = RetentionStep::Read { after: self.retention.after.clone(), limit: ENTRIES_PER_ROUND };
-        self.retention.reading = Some(self.ask_retention(step));
+        self.retention.reading = Some(self.request_retention(step));
     }
 
     /// Sets the first pass, with a scatter: nodes start together.
@@ -216,10 +216,10 @@ impl WorkerMachine {
 
     fn delete_ended(&mut self, step: RetentionStep) {
         self.retention.deleting += 1;
-        self.ask_retention(step);
+        self.request_retention(step);
     }
 
-    pub(super) fn ask_retention(&mut self, step: RetentionStep) -> RequestId {
+    pub(super) fn request_retention(&mut self, step: RetentionStep) -> RequestId {
         let epoch = self.next_epoch();
         self.outputs.push_back(WorkerOutput::Retain(Box::new(RetentionRequest { epoch, step })));
         epoch

@@ -1,7 +1,7 @@
-//! Tasks that are ours, and what is next for them.
+//! Claimed tasks, and the next step of each.
 //!
-//! Whatever happens to a task only notes a fact about it and then calls [`WorkerMachine::advance`], which looks at all of them and does the next thing.
-//! So nothing depends on the order in which facts arrive.
+//! An event about a task only records a fact and then calls [`WorkerMachine::advance`], which
+//! derives the next step from all facts. So nothing depends on the order in which events arrive.
 
 use crate::id::TaskId;
 use crate::record::Timestamp;
@@ -19,18 +19,24 @@ use super::releasing::ClaimEnd;
 use super::task_commands::TaskCommandChange;
 
 impl WorkerMachine {
-    /// Does the next thing about a task, from all that is known about it.
+    /// Takes the next step of a task, from all facts that are known about it.
     pub(super) fn advance(&mut self, task: &TaskId, now: InputTime) {
+        // Removed and inserted again, so that the methods below can borrow the machine. The indexes
+        // over held tasks are rebuilt by the same step.
         let Some(mut held) = self.held.remove(task) else { return };
         if let Some(until) = held.sleeps_until.take() {
             self.sleepers.remove(&(until, task.clone()));
         }
         self.slots.take(task);
-        if held.over.is_some() && held.handler == HandlerState::None {
+        // Only a lost claim without a handler is forgotten. While the handler runs, the task stays
+        // here, so that no second handler can start.
+        if held.loss.is_some() && held.handler == HandlerState::None {
             return self.end_claim(task, &held, ClaimEnd::Lost, now);
         }
         self.request_stop(task, &mut held, now);
-        if held.over.is_none() && matches!(held.write, WriteState::Idle) {
+        // One write at a time: the next one depends on the stored state, which only the reply
+        // confirms.
+        if held.loss.is_none() && matches!(held.write, WriteState::Idle) {
             let epoch = self.next_epoch();
             let writer = WriteContext { node: &self.config.node, policy: self.policy.as_ref(), now };
             match held.draft(task, epoch, &writer) {
@@ -49,7 +55,7 @@ impl WorkerMachine {
         self.held.insert(task.clone(), held);
     }
 
-    /// Nothing has to be written, so the progress that was to be kept is what is stored already.
+    /// Nothing has to be written, so the stored checkpoint is the requested one already.
     fn reply_checkpoints(&mut self, task: &TaskId, held: &mut ClaimedTask) {
         held.checkpoint = None;
         let checkpoint_requests = std::mem::take(&mut held.checkpoint_requests);
@@ -64,15 +70,16 @@ impl WorkerMachine {
         }
     }
 
-    /// Nothing has to be written, and no handler runs: it begins, or the task is let be.
+    /// Nothing has to be written and no handler runs: starts the handler, or parks the task.
     fn run_or_park(&mut self, task: &TaskId, held: &mut ClaimedTask, now: InputTime) {
         match held.record.state {
-            // The task itself is not among those that are counted here.
+            // `advance` has taken the task out of the slots, so it is not counted itself.
             TaskStatus::Runnable if !self.has_slot() => self.slots.queue(task, now.at),
             TaskStatus::Runnable => {
                 held.handler = HandlerState::Running;
                 (held.began, held.has_run) = (now.wall, true);
-                // Lost claims are stored in the state with the next outcome, but this run comes after them.
+                // Lost claims are added to the stored state with the next outcome, but this run
+                // comes after them.
                 let mut state = held.record.clone();
                 state.lost = state.lost.saturating_add(held.lost.len() as u64);
                 let (token, attempt) = (held.token, state.attempt());
@@ -109,11 +116,13 @@ impl WorkerMachine {
         now: InputTime,
     ) {
         match self.held.get_mut(&task) {
-            Some(held) if held.token == token && held.over.is_none() => {
+            Some(held) if held.token == token && held.loss.is_none() => {
                 held.checkpoint = Some(blob);
                 held.checkpoint_requests.push(ask);
                 self.advance(&task, now);
             }
+            // The claim is lost, or the request is from an earlier handler. Its checkpoint must not
+            // be stored under a claim that it did not run under.
             Some(_) | None => {
                 let result = Err("the claim is over".to_owned());
                 self.outputs.push_back(WorkerOutput::CheckpointReply {
@@ -127,21 +136,21 @@ impl WorkerMachine {
     }
 
     pub(super) fn handle_task_command(&mut self, change: TaskCommandChange, now: InputTime) {
-        let (task, mail, at) = match change {
-            TaskCommandChange::Put(task, mail) => {
-                let at = mail.modified;
-                (task, Some(mail), at)
+        let (task, entry, at) = match change {
+            TaskCommandChange::Put(task, entry) => {
+                let at = entry.modified;
+                (task, Some(entry), at)
             }
             TaskCommandChange::Deleted(task, at) => (task, None, at),
         };
         if let Some(held) = self.held.get_mut(&task)
-            && held.see_command(mail, at)
+            && held.see_command(entry, at)
         {
             self.advance(&task, now);
         }
     }
 
-    /// Those whose time has come wake.
+    /// Wakes the sleepers that are due by the wall clock.
     pub(super) fn wake_sleepers(&mut self, now: InputTime) {
         while let Some((until, _)) = self.sleepers.first()
             && *until <= now.wall
@@ -155,7 +164,7 @@ impl WorkerMachine {
     }
 }
 
-/// The moment that is this far away on the wall clock, as long as nobody sets it.
+/// The moment of a wall-clock time, if the wall clock is not set in between.
 pub(super) fn moment_of(until: Timestamp, now: InputTime) -> Moment {
     now.at + std::time::Duration::from_millis(until.0.saturating_sub(now.wall.0))
 }

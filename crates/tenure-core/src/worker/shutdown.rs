@@ -1,6 +1,8 @@
-//! How a node ends: drained by an order, or shut down with its process.
+//! The end of a worker: drained by a command, or shut down with its process.
 //!
-//! Stop, join, then release. What does not stop is named and not released: its claim lapses with its lease, and nobody else begins before that.
+//! Handlers are stopped and joined, then tasks are released. A task with a handler that does not
+//! stop is reported and not released. Its claim lapses with its lease, and no other handler starts
+//! before that.
 
 use crate::record::MemberState;
 use crate::time::Moment;
@@ -12,7 +14,7 @@ use super::timers::Timer;
 use super::{WorkerMachine, WorkerPhase};
 
 impl WorkerMachine {
-    /// Everything is given away, and then the node leaves.
+    /// Releases all tasks, then leaves.
     pub(super) fn begin_drain(&mut self, now: InputTime) {
         self.phase = WorkerPhase::Draining;
         self.outputs.push_back(WorkerOutput::Announce(MemberState::Draining));
@@ -21,7 +23,7 @@ impl WorkerMachine {
         self.release_all(ReleaseReason::Drain, now);
     }
 
-    /// The process wants to end. Asked again, the earlier deadline counts.
+    /// Shuts down. A second call can only make the deadline earlier.
     pub(super) fn begin_shutdown(&mut self, deadline: Moment, now: InputTime) {
         let deadline = match self.phase {
             WorkerPhase::Working | WorkerPhase::Draining => {
@@ -33,13 +35,16 @@ impl WorkerMachine {
             WorkerPhase::Leaving | WorkerPhase::Finished => return,
         };
         self.phase = WorkerPhase::Ending { deadline };
+        // `Ending` replaces `Draining`: the deadline of the process counts more than the
+        // acknowledgement of the drain.
         self.timers.set(Timer::Deadline, deadline);
         self.update_own_load(now);
         self.release_all(ReleaseReason::Shutdown, now);
     }
 
-    /// Goes on with ending, if everything is gone that has to be.
+    /// Continues the drain or shutdown if nothing is left to release.
     pub(super) fn check_ending(&mut self, now: InputTime) {
+        // A claim in flight may still be won, and would leave a task without its worker.
         let is_empty = self.held.is_empty() && !self.is_claiming();
         match self.phase {
             WorkerPhase::Working | WorkerPhase::Leaving | WorkerPhase::Finished => {}
@@ -53,6 +58,8 @@ impl WorkerMachine {
                 }
             }
             WorkerPhase::Ending { deadline } => {
+                // At the deadline the worker leaves although handlers run: the process is about to
+                // end.
                 if is_empty || deadline <= now.at {
                     self.leave();
                 }

@@ -18,8 +18,9 @@ use super::input::InputTime;
 use super::output::WorkerOutput;
 use super::timers::Timer;
 
-/// How soon a change of the number of parked tasks is published: peers compute the node's room from it. Halved, a fleet of a hundred nodes whose
-/// tasks fail would write two hundred records a second.
+/// How soon a change of the number of parked tasks is published. Peers compute the worker's room
+/// from it. Halved, a fleet of a hundred workers with failing tasks would write two hundred records
+/// a second.
 const PUBLISH_PARKED_AFTER: Duration = Duration::from_secs(1);
 
 /// How soon a change of the number of running tasks is published. It is for operators: peers see each claim.
@@ -30,7 +31,7 @@ const PUBLISH_RUNNING_AFTER: Duration = Duration::from_secs(15);
 pub(super) struct HandlerSlots {
     /// Sleeping and paused tasks.
     parked: BTreeSet<TaskId>,
-    /// Runnable tasks without a slot, with the time since when.
+    /// Runnable tasks without a slot, with the time since when they wait.
     queued: BTreeMap<TaskId, Moment>,
     /// Queued tasks that are being released to a peer.
     moving: BTreeSet<TaskId>,
@@ -51,13 +52,13 @@ impl HandlerSlots {
         self.queued.insert(task.clone(), now);
     }
 
-    /// The task is decided about afresh.
+    /// The next step of the task is decided again.
     pub(super) fn take(&mut self, task: &TaskId) {
         self.parked.remove(task);
         self.queued.remove(task);
     }
 
-    /// The node does not hold the task any more.
+    /// The worker does not hold the task any more.
     pub(super) fn forget(&mut self, task: &TaskId) {
         self.take(task);
         self.moving.remove(task);

@@ -1,4 +1,4 @@
-//! Handlers that are to stop: asked, aborted, called stuck.
+//! Stops handlers: asked to stop, aborted, reported as stuck.
 
 use crate::id::TaskId;
 use crate::revision::Token;
@@ -12,7 +12,7 @@ use super::timers::Timer;
 use super::{WorkerMachine, WorkerPhase};
 
 impl WorkerMachine {
-    /// A task is to be nobody's; says whether it was ours.
+    /// Requests the release of a task. Returns whether this worker holds it.
     pub(super) fn release(&mut self, task: &TaskId, why: ReleaseReason, now: InputTime) -> bool {
         let Some(held) = self.held.get_mut(task) else { return false };
         held.release.get_or_insert(why);
@@ -21,7 +21,7 @@ impl WorkerMachine {
         true
     }
 
-    /// Everything is to be nobody's.
+    /// Requests the release of all tasks.
     pub(super) fn release_all(&mut self, why: ReleaseReason, now: InputTime) {
         let tasks: Vec<TaskId> = self.held.keys().cloned().collect();
         for task in tasks {
@@ -29,60 +29,62 @@ impl WorkerMachine {
         }
     }
 
-    /// Asks the handler to stop, if something wants it to; sooner, if that has become urgent.
+    /// Asks the handler to stop if any fact requires it, and sooner if that has become urgent.
     pub(super) fn request_stop(&mut self, task: &TaskId, held: &mut ClaimedTask, now: InputTime) {
         let Some(why) = held.stop_reason() else { return };
-        let grace = if held.over.is_some() { LOST_GRACE.min(self.config.grace) } else { self.config.grace };
+        let grace = if held.loss.is_some() { LOST_GRACE.min(self.config.grace) } else { self.config.grace };
         let mut latest = now.at + grace;
         if let WorkerPhase::Ending { deadline } = self.phase {
-            // So that an abort has the time to work.
+            // Leaves the time that an abort takes.
             latest = latest.min((deadline - ABORT_WITHIN).max(now.at));
         }
         let token = held.token;
         match held.handler {
             HandlerState::None => {}
             HandlerState::Running => {
-                held.handler = HandlerState::Stopping { why, until: latest, pressure: StopPhase::Requested };
+                held.handler = HandlerState::Stopping { why, until: latest, phase: StopPhase::Requested };
                 self.timers.set(Timer::Stop(task.clone()), latest);
                 self.outputs.push_back(WorkerOutput::Stop { task: task.clone(), token, why, until: latest });
             }
-            HandlerState::Stopping { why: before, until, pressure: StopPhase::Requested } => {
+            HandlerState::Stopping { why: before, until, phase: StopPhase::Requested } => {
                 let until = until.min(latest);
-                // What was asked for a command alone is said again if it is more than that now; and that the claim is lost meanwhile is
-                // always said: somebody else may begin any moment.
+                // The handler is notified again if it was stopping for a command and a stronger
+                // reason follows, and always if the claim is lost: another worker may start the
+                // task at any moment.
                 let is_lost = matches!(why, StopReason::Lost | StopReason::Deleted);
-                let is_news = why != before && (before == StopReason::Command || is_lost);
-                let why = if is_news { why } else { before };
-                held.handler = HandlerState::Stopping { why, until, pressure: StopPhase::Requested };
+                let is_new = why != before && (before == StopReason::Command || is_lost);
+                let why = if is_new { why } else { before };
+                held.handler = HandlerState::Stopping { why, until, phase: StopPhase::Requested };
                 self.timers.set(Timer::Stop(task.clone()), until);
-                if is_news {
+                if is_new {
                     self.outputs.push_back(WorkerOutput::Stop { task: task.clone(), token, why, until });
                 }
             }
-            HandlerState::Stopping { pressure: StopPhase::Aborted | StopPhase::Stuck, .. } => {}
+            HandlerState::Stopping { phase: StopPhase::Aborted | StopPhase::Stuck, .. } => {}
         }
     }
 
-    /// A handler's grace is over, or its abort should have worked by now.
+    /// The grace period of a handler is over, or its abort should have ended it.
     pub(super) fn stop_due(&mut self, task: &TaskId, now: InputTime) {
         let Some(held) = self.held.get_mut(task) else { return };
-        let HandlerState::Stopping { pressure, until, .. } = &mut held.handler else { return };
+        let HandlerState::Stopping { phase, until, .. } = &mut held.handler else { return };
         let token = held.token;
-        match pressure {
+        match phase {
             StopPhase::Requested => {
-                *pressure = StopPhase::Aborted;
+                *phase = StopPhase::Aborted;
                 *until = now.at + ABORT_WITHIN;
                 self.timers.set(Timer::Stop(task.clone()), now.at + ABORT_WITHIN);
                 match self.config.stop_mode {
                     StopMode::Abort => {
                         self.outputs.push_back(WorkerOutput::Abort { task: task.clone(), token });
                     }
-                    // It ends by itself what it has begun, and has as long for it as an abort would have to work.
+                    // The handler ends what it has started, and has the same time for it as an
+                    // abort.
                     StopMode::Wait => {}
                 }
             }
             StopPhase::Aborted => {
-                *pressure = StopPhase::Stuck;
+                *phase = StopPhase::Stuck;
                 self.events.push_back(WorkerEvent::Stuck { task: task.clone(), token });
                 self.command_handler_stuck(task, now);
             }

@@ -48,9 +48,9 @@ pub(super) struct Sweep {
     layout: Layout,
     /// The commands that expire, to tasks and to nodes.
     commands: BTreeMap<Bytes, ExpiringCommand>,
-    /// Those of them whose deletion was not requested yet, by when they expire.
+    /// Those of them that no deletion was requested for, by the time at which they expire.
     due: BTreeSet<(Timestamp, Bytes)>,
-    /// Where the results are read on; none between two passes.
+    /// Where reading the results continues. `None` between two passes.
     cursor: Option<SweepCursor>,
     /// Requests without a reply.
     in_flight: BTreeSet<RequestId>,
@@ -74,12 +74,12 @@ struct SweepCursor {
     after: Option<Bytes>,
 }
 
-/// Which results are read.
+/// The range of results that is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ResultRange {
     /// Of commands that were sent more than a day ago.
     Old,
-    /// Whose ids sort behind every id of now: they are no times.
+    /// Results with ids that sort after every id of the present: they are not times.
     Foreign,
 }
 
@@ -95,7 +95,7 @@ impl Sweep {
         }
     }
 
-    /// A feed shows a command, or that there is none.
+    /// A feed shows a command, or its deletion.
     pub(super) fn see(&mut self, item: &FeedItem) {
         match item {
             FeedItem::Put(pair) => {
@@ -256,7 +256,7 @@ impl WorkerMachine {
     }
 
     fn request_sweep(&mut self, step: RetentionStep) {
-        let epoch = self.ask_retention(step);
+        let epoch = self.request_retention(step);
         self.sweep.in_flight.insert(epoch);
     }
 }

@@ -1,7 +1,9 @@
-//! The commands that wait for tasks: the fold of the feed of `commands/`.
+//! The pending commands to tasks: a view of the feed of `commands/`.
 //!
-//! A claim reads the command of its task in the same step, so this picture is needed only for what comes after. But between a claim and its
-//! answer a command may be seen here first; so all of them are kept, whoever owns the tasks. There are few: a command is deleted when it was handled.
+//! A claim reads the command of its task in the same transaction, so this view matters only for
+//! later commands. Between a claim and its reply a newer command may appear here first. Therefore
+//! all commands are kept, whichever worker owns the task. There are few, because a command is
+//! deleted when it is handled.
 //!
 //! **Invariant**: a command that has expired when this worker reads it is refused. One that was read in time counts, however long its handler
 //! takes to stop.
@@ -19,13 +21,13 @@ use crate::task::TaskMessage;
 /// A command to a task, as it was read.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct TaskCommandEntry {
-    /// When it was put.
+    /// The revision at which it was put.
     pub(super) modified: Revision,
-    /// Under which id its sender waits.
+    /// The id that its sender waits on.
     pub(super) id: Option<CommandId>,
     /// Whether it had expired when it was read.
     pub(super) is_expired: bool,
-    /// What it says; or why that cannot be understood.
+    /// The command, or why it cannot be parsed.
     pub(super) message: Result<TaskMessage, String>,
 }
 
@@ -39,16 +41,16 @@ impl TaskCommandEntry {
     }
 }
 
-/// What became of a command.
+/// A change of a pending command.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum TaskCommandChange {
     /// It was put.
     Put(TaskId, TaskCommandEntry),
-    /// It is gone: handled, withdrawn or expired.
+    /// It was deleted: handled, withdrawn or expired.
     Deleted(TaskId, Revision),
 }
 
-/// All commands that wait.
+/// All pending commands.
 #[derive(Clone, Debug)]
 pub(super) struct TaskCommands {
     layout: Layout,
@@ -61,12 +63,12 @@ impl TaskCommands {
         TaskCommands { layout, entries: BTreeMap::new(), pending: BTreeMap::new() }
     }
 
-    /// The command that waits for a task, as far as is known.
+    /// The pending command to a task, as far as the feed has shown.
     pub(super) fn get(&self, task: &TaskId) -> Option<&TaskCommandEntry> {
         self.entries.get(task)
     }
 
-    /// Something came from the feed; says what changed when the picture is whole.
+    /// Handles an item of the feed. Returns the changes once the snapshot is complete.
     pub(super) fn handle_item(&mut self, item: FeedItem, now: Timestamp) -> Vec<TaskCommandChange> {
         match item {
             FeedItem::SnapshotBegin => {}
@@ -88,8 +90,8 @@ impl TaskCommands {
                     std::mem::take(&mut self.pending).into_values().collect();
                 for change in &changes {
                     match change {
-                        TaskCommandChange::Put(task, mail) => {
-                            self.entries.insert(task.clone(), mail.clone());
+                        TaskCommandChange::Put(task, entry) => {
+                            self.entries.insert(task.clone(), entry.clone());
                         }
                         TaskCommandChange::Deleted(task, _) => {
                             self.entries.remove(task);

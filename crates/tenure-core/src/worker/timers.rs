@@ -1,6 +1,6 @@
-//! What is due when.
+//! The timers of a worker.
 //!
-//! **Invariant**: each timer is set for at most one moment; setting it again moves it.
+//! **Invariant**: each timer is set to at most one moment; setting it again moves it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,34 +9,34 @@ use crate::time::Moment;
 
 use super::peers::RankDelay;
 
-/// What a node can be waiting for.
+/// What a timer is for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Timer {
-    /// A task that nobody owns is looked at again.
+    /// A claimable task is considered again.
     Claimable(TaskId),
-    /// Those who come before this node for some tasks have had their time.
+    /// The peers that rank before this worker have had their time for some tasks.
     RankDelay(RankDelay),
-    /// A handler's grace is over, or its abort should have worked by now.
+    /// The grace period of a handler is over, or its abort should have ended it.
     Stop(TaskId),
-    /// A save is asked again.
+    /// A state write is repeated.
     Retry(TaskId),
-    /// A claim that nobody knows of is given back.
+    /// A claim that this process does not know of is released.
     Orphan(TaskId),
     /// Claims may be sent again.
     Claims,
-    /// The answer to a command to this node is sent again.
+    /// The acknowledgement of a command to this worker is sent again.
     NodeCommand,
-    /// A round of balancing is due because something changed, or because one was not enough.
+    /// A round of balancing is due, because something has changed or one round was not enough.
     Round,
-    /// A round of balancing is due because the last one is long ago.
+    /// A round of balancing is due, because the last one was long ago.
     Periodic,
-    /// The next page of the tasks that have ended is due.
+    /// The next page of ended tasks is due.
     Retention,
-    /// The next commands and results that have expired are due.
+    /// The next expired commands and results are due.
     Sweep,
-    /// A change of the node's load may be published.
+    /// A change of the worker's load may be published.
     Publish,
-    /// The end of the shutdown.
+    /// The deadline of the shutdown.
     Deadline,
 }
 
@@ -65,7 +65,7 @@ impl Timers {
         self.at.get(timer).copied()
     }
 
-    /// The next timer that is due, which is thereby over.
+    /// Removes and returns the next timer that is due.
     pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
         if self.due.first()?.0 > now {
             return None;
@@ -75,7 +75,7 @@ impl Timers {
         Some(timer)
     }
 
-    /// When the next one is due.
+    /// When the next timer is due.
     pub(super) fn next(&self) -> Option<Moment> {
         self.due.first().map(|(at, _)| *at)
     }

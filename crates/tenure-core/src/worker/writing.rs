@@ -1,7 +1,7 @@
-//! What becomes of writes about a task.
+//! The results of writes about a task.
 //!
-//! A write that was certainly not done is decided anew: something else may be wanted by now. One that may have been done is asked again as it
-//! was, and knows itself again by what it finds.
+//! A write that was certainly not applied is decided again, because other facts may hold by now. An
+//! ambiguous write is repeated unchanged, and is identified by what it finds in the store.
 
 use crate::id::TaskId;
 use crate::kv::KeyValue;
@@ -30,6 +30,7 @@ impl WorkerMachine {
     ) {
         let Some(held) = self.held.get_mut(task) else { return };
         let WriteState::InFlight(requested) = &held.write else { return };
+        // A reply to an earlier write of the task, which was superseded.
         if requested.save.epoch != epoch {
             return;
         }
@@ -38,13 +39,16 @@ impl WorkerMachine {
         };
         match reply {
             StateWriteReply::Applied { revision } => {
-                // Only a save that looked at the command knows that there is no other.
+                // Only a write that was conditional on the command proves that there is no newer
+                // one.
                 if draft.acknowledges.is_some() {
                     held.command_known = held.command_known.max(revision);
                 }
                 self.state_written(task, *draft, revision, now);
             }
             StateWriteReply::NotOwner { state } => {
+                // A write that ends the claim finds no owner key when its first attempt was
+                // applied. The stored state distinguishes that from a lost claim.
                 if draft.is_ambiguous
                     && draft.save.after != AfterWrite::Keep
                     && draft.was_stored(state.as_deref())
@@ -54,6 +58,7 @@ impl WorkerMachine {
                 self.lose(task, LossReason::Replaced, now);
             }
             StateWriteReply::Changed { state, command, revision } => {
+                // Its conditions fail because its first attempt was applied.
                 if draft.is_ambiguous && draft.was_done(state.as_ref(), command.as_ref()) {
                     held.see_command(
                         command.as_ref().map(|pair| TaskCommandEntry::read(pair, now.wall)),
@@ -66,6 +71,8 @@ impl WorkerMachine {
             }
             StateWriteReply::TaskGone => self.lose(task, LossReason::Deleted, now),
             StateWriteReply::NotDone | StateWriteReply::Ambiguous => {
+                // Once ambiguous, always ambiguous: a repetition that was not applied proves
+                // nothing about the first attempt.
                 let mut draft = draft;
                 draft.is_ambiguous |= reply == StateWriteReply::Ambiguous;
                 held.write = WriteState::Backoff(draft);
@@ -76,13 +83,15 @@ impl WorkerMachine {
         }
     }
 
-    /// A save that was not done is tried again.
+    /// Repeats a write after its backoff, or decides again what to write.
     pub(super) fn retry_due(&mut self, task: &TaskId, now: InputTime) {
         let epoch = self.next_epoch();
         let Some(held) = self.held.get_mut(task) else { return };
         let WriteState::Backoff(mut draft) = std::mem::replace(&mut held.write, WriteState::Idle) else {
             return;
         };
+        // Unchanged, because only the same bytes identify the first attempt. A write that was not
+        // applied is dropped instead, and `advance` decides again.
         if draft.is_ambiguous {
             draft.save.epoch = epoch;
             self.outputs.push_back(WorkerOutput::WriteState(Box::new(draft.save.clone())));
@@ -91,7 +100,7 @@ impl WorkerMachine {
         self.advance(task, now);
     }
 
-    /// A save was done; its state is stored since `stored`.
+    /// A write was applied. Its state is stored since `stored`.
     fn state_written(&mut self, task: &TaskId, draft: PendingWrite, stored: Revision, now: InputTime) {
         let Some(held) = self.held.get_mut(task) else { return };
         held.backoff.after_success(now.at);
@@ -116,6 +125,7 @@ impl WorkerMachine {
             AttemptWrite::Close { .. } => held.is_attempt_open = false,
             AttemptWrite::Open { .. } => held.is_attempt_open = true,
         }
+        // Requests that arrived while the write was in flight wait for the next one.
         let checkpoint_requests: Vec<u64> = held
             .checkpoint_requests
             .drain(..draft.checkpoint_requests.min(held.checkpoint_requests.len()))
@@ -125,7 +135,8 @@ impl WorkerMachine {
         }
         let (token, reason) = (held.token, held.record.reason.clone());
         if let Some(done) = draft.acknowledges {
-            held.command.take_if(|mail| mail.modified == done.modified);
+            // A newer command may have arrived meanwhile. It stays.
+            held.command.take_if(|entry| entry.modified == done.modified);
             let (task, id) = (task.clone(), done.id);
             self.events.push_back(WorkerEvent::CommandHandled {
                 task,
@@ -154,6 +165,8 @@ impl WorkerMachine {
             AfterWrite::Release => {
                 let why = draft.release.unwrap_or(ReleaseReason::Handler);
                 self.events.push_back(WorkerEvent::Released { task: task.clone(), why });
+                // An unreadable task is postponed by another rule, and must be tried again by any
+                // worker that can read it.
                 if why != ReleaseReason::SetAside {
                     let had_peers = self.peers.peers() > 0;
                     let release = why.release(had_peers);
@@ -174,7 +187,8 @@ impl WorkerMachine {
         }
     }
 
-    /// What is stored is not what was known: it counts, and everything is decided anew.
+    /// The stored state is not the one that was known. It replaces the known one, and the next step
+    /// is decided again.
     fn adopt(
         &mut self,
         task: &TaskId,
@@ -191,7 +205,7 @@ impl WorkerMachine {
             let read = state.map(|pair| StateRecord::decode(&pair.value));
             let why = match read.unwrap_or_else(|| Ok(StateRecord::default())) {
                 Ok(record) if record.state.is_terminal() => {
-                    Some(format!("somebody else has ended it: it is {}", record.state))
+                    Some(format!("another process has ended it: it is {}", record.state))
                 }
                 Ok(record) => {
                     held.record = record;
@@ -208,7 +222,8 @@ impl WorkerMachine {
         self.advance(task, now);
     }
 
-    /// The store will never take this. Progress is given up; without any, the task goes to somebody else as it was stored.
+    /// The store refuses this write for good. The checkpoint is dropped; without a checkpoint, the
+    /// task is released as it is stored.
     fn write_refused(&mut self, task: &TaskId, draft: &PendingWrite, why: String, now: InputTime) {
         let Some(held) = self.held.get_mut(task) else { return };
         self.events.push_back(WorkerEvent::WriteRefused { task: task.clone(), why: why.clone() });
@@ -235,7 +250,7 @@ impl WorkerMachine {
 }
 
 impl ClaimedTask {
-    /// Whether a write is under way after which the task is not ours.
+    /// Whether a write is in flight that ends this worker's claim.
     pub(super) fn is_ending_claim(&self) -> bool {
         match &self.write {
             WriteState::Idle => false,
@@ -246,12 +261,13 @@ impl ClaimedTask {
 }
 
 impl PendingWrite {
-    /// Whether this state is what the save wanted to store.
+    /// Whether this is the state that the write stores.
     fn was_stored(&self, state: Option<&[u8]>) -> bool {
-        self.save.state.as_deref().is_none_or(|selector| Some(selector) == state)
+        self.save.state.as_deref().is_none_or(|written| Some(written) == state)
     }
 
-    /// Whether a save that kept the claim has been done, by what is found instead of what was known.
+    /// Whether a write that keeps the claim was applied, judged by the state and command that are
+    /// stored now.
     fn was_done(&self, state: Option<&KeyValue>, command: Option<&KeyValue>) -> bool {
         let has_reply = match &self.save.command {
             CommandCheck::Any | CommandCheck::Absent => true,

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure::client::{Client, NewTask, SubmitError, Submitted};
 use tenure::store::{Op, Txn};
 use tenure::task::Handler;
-use tenure::{Outcome, Task, TaskError, Tenure};
+use tenure::{NewTask, Outcome, SubmitError, Task, TaskError, Tenure};
 use tenure_core::id::{NodeId, TaskId};
 use tenure_core::queue::LockMode;
 use tenure_core::record::Timestamp;
@@ -140,7 +139,6 @@ pub fn begin_submitting(context: &WorkloadContext, rng: &mut SimRng) {
 }
 
 async fn submit(context: WorkloadContext, mut rng: SimRng) {
-    let client = Client::new(context.observer.clone(), &namespace());
     let deletes_first = rng.percent(40);
     let count = usize::try_from(rng.between(3, TASKS_MAX)).unwrap_or(3);
     for (number, name) in NAMES.into_iter().take(count).enumerate() {
@@ -152,19 +150,18 @@ async fn submit(context: WorkloadContext, mut rng: SimRng) {
             15..30 => TaskDefect::Panics,
             _ => TaskDefect::None,
         };
-        let props =
-            NewTask::new(id.clone()).props(&(steps, defect, rng.percent(60))).expect("props are small");
-        match client.submit(props).await {
-            Ok(Submitted::Accepted) => {
+        let task = NewTask::new("").id(&id).props(&(steps, defect, rng.percent(60)));
+        match context.tenure.submit(task).await {
+            Ok(_) => {
                 context.processes.history.note(Fact::Submitted { task: id.to_string() });
             }
-            Ok(Submitted::Ended(_)) | Err(SubmitError::Exists) => {}
+            Err(SubmitError::Finished { .. } | SubmitError::Exists { .. }) => {}
             Err(error) => context.processes.history.remark(format!("{id} was not submitted: {error}")),
         }
         if number == 2 && deletes_first {
             let id = TaskId::parse(NAMES[0]).expect("a good name");
             context.processes.holds.withdrawn(&task_line(id.as_str()));
-            match client.delete(&id).await {
+            match context.tenure.task(&id).delete().await {
                 Ok(_) => context.processes.history.note(Fact::Deleted { task: id.to_string() }),
                 Err(error) => context.processes.history.remark(format!("{id} was not deleted: {error}")),
             }

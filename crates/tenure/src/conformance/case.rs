@@ -1,4 +1,4 @@
-//! One case: an id that never changes, a claim in words, and its check.
+//! One case: an id that never changes, a claim in prose, and its check.
 
 use std::fmt;
 use std::future::Future;
@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use super::{CheckResult, TestContext};
 
-/// The check of a case, under way.
+/// The check of a case, in flight.
 pub(super) type CheckFn<'a> = Pin<Box<dyn Future<Output = CheckResult> + Send + 'a>>;
 
 /// One thing that every store does.

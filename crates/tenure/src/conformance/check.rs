@@ -1,14 +1,14 @@
-//! What a case says in the end, and the few sentences it says it with.
+//! The result of a check, and the assertions that checks are made of.
 
 use std::fmt;
 use std::panic::Location;
 
 use crate::store::{Revision, StoreError};
 
-/// What a case says: nothing if all is well, otherwise what is wrong.
+/// The result of a check: an error describes what is wrong.
 pub type CheckResult<T = ()> = Result<T, CheckFailure>;
 
-/// What a case found wrong, and where it looked.
+/// What a check found wrong, and where in its source.
 #[derive(Clone, Debug)]
 pub struct CheckFailure {
     what: String,
@@ -16,7 +16,7 @@ pub struct CheckFailure {
 }
 
 impl CheckFailure {
-    /// What is wrong, at the place of the caller.
+    /// Makes a failure at the line of the caller.
     #[track_caller]
     pub fn new(what: impl Into<String>) -> CheckFailure {
         CheckFailure { what: what.into(), place: Location::caller() }
@@ -35,11 +35,11 @@ impl std::error::Error for CheckFailure {}
 impl From<StoreError> for CheckFailure {
     #[track_caller]
     fn from(error: StoreError) -> CheckFailure {
-        CheckFailure::new(format!("the store refused: {error}"))
+        CheckFailure::new(format!("a request failed: {error}"))
     }
 }
 
-/// Says that two things must be the same.
+/// Requires that two values are equal.
 #[track_caller]
 #[expect(clippy::needless_pass_by_value, reason = "the cases compare what they just made")]
 pub(super) fn equal<T: PartialEq + fmt::Debug>(what: &str, found: T, expected: T) -> CheckResult {
@@ -49,7 +49,7 @@ pub(super) fn equal<T: PartialEq + fmt::Debug>(what: &str, found: T, expected: T
     Err(CheckFailure::new(format!("{what}: expected {expected:?}, found {found:?}")))
 }
 
-/// Says that something must hold.
+/// Requires that a condition holds.
 #[track_caller]
 pub(super) fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> CheckResult {
     if holds { Ok(()) } else { Err(CheckFailure::new(otherwise())) }
@@ -60,7 +60,7 @@ pub(super) fn plus(start: Revision, steps: i64) -> Revision {
     Revision(start.0 + steps)
 }
 
-/// Says that a request must be refused, and how.
+/// Requires that a request is refused with this error.
 macro_rules! refused {
     ($what:expr, $answer:expr, $error:pat) => {
         match $answer {

@@ -22,7 +22,7 @@ async fn closing_ends_everything(s: &TestContext) -> CheckResult {
         WatchError::Lost(StoreError::Closed) => {}
         other => {
             return Err(CheckFailure::new(format!(
-                "expected the watch to say it was closed, found {other:?}"
+                "expected the watch to end with `Closed`, found {other:?}"
             )));
         }
     }

@@ -1,4 +1,4 @@
-//! Compaction: what may be forgotten, and that nobody is told less without being told so.
+//! Compaction: what may be removed, and that every reader below it gets an error.
 
 use super::check::{CheckFailure, CheckResult, ensure, equal, plus, refused};
 use super::{Case, TestContext};
@@ -13,17 +13,17 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "C02",
-            "Reads below the compact revision are refused, at it and above are answered; a transaction with such a get writes nothing.",
+            "Reads below the compact revision are refused, at it and above are served; a transaction with such a get writes nothing.",
             |s| Box::pin(reads_below_are_refused(s)),
         ),
         Case::new(
             "C03",
-            "A watch from below the compact revision says so first, and where history begins; a watch after it shows all that follows.",
-            |s| Box::pin(watches_from_below_say_so(s)),
+            "A watch from below the compact revision first reports where history begins; a watch after it shows all that follows.",
+            |s| Box::pin(watches_from_below_get_compacted(s)),
         ),
         Case::new(
             "C04",
-            "A delete exactly at the compact revision is not lost: a watch from before it is told that history is gone.",
+            "A delete exactly at the compact revision is not lost: a watch from before it gets the error that history is compacted.",
             |s| Box::pin(a_delete_at_the_compact_revision(s)),
         ),
         Case::new("C05", "A watch that has seen everything survives compaction.", |s| {
@@ -51,7 +51,7 @@ async fn compaction_goes_forward(s: &TestContext) -> CheckResult {
         match s.store.compact(again).await {
             Err(StoreError::Compacted { at }) => {
                 ensure(at.is_none_or(|at| at == last), || {
-                    format!("history begins after {last:?}, was told {at:?}")
+                    format!("history begins after {last:?}, but the watch reported {at:?}")
                 })?;
             }
             other => return Err(CheckFailure::new(format!("compacting {again:?} again: {other:?}"))),
@@ -76,7 +76,7 @@ async fn reads_below_are_refused(s: &TestContext) -> CheckResult {
     equal("the revision", s.revision().await?, third)
 }
 
-async fn watches_from_below_say_so(s: &TestContext) -> CheckResult {
+async fn watches_from_below_get_compacted(s: &TestContext) -> CheckResult {
     let first = s.put("a", "1").await?;
     for value in ["2", "3"] {
         s.put("a", value).await?;
@@ -134,7 +134,7 @@ async fn previous_values_above(s: &TestContext) -> CheckResult {
     for n in 0..6 {
         revisions.push(s.put("a", &n.to_string()).await?);
     }
-    // This one is behind when history goes; it may be told everything, or that it cannot be.
+    // This watch is behind at the compaction. It may deliver everything, or end with the error.
     let mut behind = s.watch_with(s.all(), WatchStart::After(revisions[0]), PreviousValues::Included).await?;
     let compacted = revisions[2];
     s.store.compact(compacted).await?;
@@ -154,7 +154,7 @@ async fn previous_values_above(s: &TestContext) -> CheckResult {
                     return Ok(());
                 }
             }
-            // Whoever asked only whether its beginning is still there has learnt no more than that it is not.
+            // A watch that only checked for its start revision reports no more than that this is compacted.
             Err(WatchError::Compacted { at }) => {
                 return ensure(revisions[0] < at && at <= compacted, || {
                     format!("history begins after {compacted:?}, not after {at:?}")
@@ -174,10 +174,7 @@ fn check_previous(change: &Change, compacted: Revision) -> CheckResult {
     match previous {
         Some(previous) => equal("the version before", previous.version, pair.version - 1),
         None => ensure(pair.modified <= compacted, || {
-            format!(
-                "{:?} does not say what was there before, history begins after {compacted:?}",
-                pair.modified
-            )
+            format!("{:?} has no previous value, history begins after {compacted:?}", pair.modified)
         }),
     }
 }

@@ -1,4 +1,4 @@
-//! Where a case plays: a store, and a prefix that is the case's alone.
+//! The context of a case: a store, and a prefix that only this case uses.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -22,12 +22,12 @@ pub struct TestContext {
     /// The store.
     pub store: Store,
     prefix: String,
-    /// What [`TestContext::tidy`] has to end: a lease that outlived its case would change the revision in the middle of another.
+    /// What [`TestContext::tidy`] has to revoke: a lease that outlived its case would change the revision during another case.
     leases: Mutex<Vec<LeaseId>>,
 }
 
 impl TestContext {
-    /// A context under `/conformance/<id>-<random>/`.
+    /// Makes a context under `/conformance/<id>-<random>/`.
     pub fn new(store: Store, id: &str) -> TestContext {
         let random: String = rng::bytes::<6>().iter().map(|byte| format!("{byte:02x}")).collect();
         TestContext { store, prefix: format!("/conformance/{id}-{random}/"), leases: Mutex::new(Vec::new()) }
@@ -57,7 +57,7 @@ impl TestContext {
     pub async fn tidy(&self) {
         let leases = std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner));
         for lease in leases {
-            // Most are gone already, as the case wanted.
+            // The case itself has revoked most of them.
             let _ = self.store.revoke(lease).await;
         }
         // A closed store is tidy.

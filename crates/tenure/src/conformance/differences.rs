@@ -1,6 +1,6 @@
 //! What differs on purpose between engines, within what the contract allows.
 
-/// Something that an engine does in its own way, and why.
+/// A deliberate difference of one engine, and the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Difference {
     /// The case that leaves room for it.
@@ -20,7 +20,7 @@ const DIFFERENCES: [Difference; 12] = [
     Difference {
         case: "L01",
         engine: "etcd",
-        why: "TTLs are whole seconds, and raised to one and a half election timeouts: 2 s with default timings. `StoreInfo` says the step, `Grant` the TTL.",
+        why: "TTLs are whole seconds, and raised to one and a half election timeouts: 2 s with default timings. `StoreInfo` has the step, `Grant` the TTL.",
     },
     Difference {
         case: "L01",
@@ -55,17 +55,17 @@ const DIFFERENCES: [Difference; 12] = [
     Difference {
         case: "W09",
         engine: "etcd",
-        why: "Only etcd sends progress between changes; the embedded engines have nothing to tell that a change does not.",
+        why: "Only etcd sends progress between changes; the embedded engines have nothing to report that a change does not.",
     },
     Difference {
         case: "C01",
         engine: "memory",
-        why: "History is forgotten by itself beyond 10,000 revisions and ten minutes.",
+        why: "History is compacted automatically beyond 10,000 revisions and ten minutes.",
     },
     Difference {
         case: "C01",
         engine: "file",
-        why: "History is forgotten by itself beyond 10,000 revisions and ten minutes.",
+        why: "History is compacted automatically beyond 10,000 revisions and ten minutes.",
     },
     Difference {
         case: "C04",

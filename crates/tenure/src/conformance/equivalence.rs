@@ -21,9 +21,9 @@ use crate::store::{
 /// How much is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EquivalenceSize {
-    /// How many write at once.
+    /// The number of concurrent writers.
     pub writers: usize,
-    /// How many operations each of them does.
+    /// The operations of each writer.
     pub ops: usize,
 }
 
@@ -41,15 +41,15 @@ impl Default for EquivalenceSize {
 pub async fn log_equivalence(stores: &[Store], size: EquivalenceSize) -> CheckResult {
     let first = stores.first().ok_or_else(|| CheckFailure::new("there is no store to check"))?;
     let context = TestContext::new(first.clone(), "X01");
-    let verdict = log_equivalence_in(&context, stores, size).await;
+    let result = log_equivalence_in(&context, stores, size).await;
     context.tidy().await;
-    verdict
+    result
 }
 
 /// One revision as a watcher saw it.
 type LogEntry = (Revision, Vec<Change>);
 
-/// The key whose put tells every watcher that the log ends.
+/// The put of this key is the end of the log for every watcher.
 const LAST: &str = "log/~last";
 
 pub(super) async fn log_equivalence_in(
@@ -61,12 +61,12 @@ pub(super) async fn log_equivalence_in(
     let start = s.revision().await?;
     let select = s.below("log/");
     let last = s.key(LAST);
-    let watcher = |store: Store, pace: Pace| follow(store, select.clone(), start, last.clone(), pace);
+    let watcher = |store: Store, mode: FollowMode| follow(store, select.clone(), start, last.clone(), mode);
 
     let mut watchers = JoinSet::new();
-    watchers.spawn(watcher(store(0), Pace::Live));
-    watchers.spawn(watcher(store(1), Pace::Live));
-    watchers.spawn(watcher(store(2), Pace::Reconnecting));
+    watchers.spawn(watcher(store(0), FollowMode::Live));
+    watchers.spawn(watcher(store(1), FollowMode::Live));
+    watchers.spawn(watcher(store(2), FollowMode::Reconnecting));
 
     let mut writers = JoinSet::new();
     for n in 0..size.writers {
@@ -74,15 +74,15 @@ pub(super) async fn log_equivalence_in(
         writers.spawn(write(store(n), s.key("log/"), n as u64, size.ops / 2, lease));
     }
     let mut acknowledged = joined(&mut writers).await?;
-    watchers.spawn(watcher(store(1), Pace::Live));
+    watchers.spawn(watcher(store(1), FollowMode::Live));
     for n in 0..size.writers {
         let lease = s.lease(LONG).await?.id;
         writers.spawn(write(store(n + 1), s.key("log/"), (n + size.writers) as u64, size.ops / 2, lease));
     }
     acknowledged.extend(joined(&mut writers).await?);
     store(2).put(last.clone(), "").await?;
-    watchers.spawn(watcher(store(0), Pace::Live));
-    watchers.spawn(watcher(store(2), Pace::Reconnecting));
+    watchers.spawn(watcher(store(0), FollowMode::Live));
+    watchers.spawn(watcher(store(2), FollowMode::Reconnecting));
 
     let mut logs = joined(&mut watchers).await?.into_iter();
     let log = logs.next().ok_or_else(|| CheckFailure::new("there was no watcher"))?;
@@ -95,7 +95,7 @@ pub(super) async fn log_equivalence_in(
         let index = usize::try_from(revision.0 - start.0 - 1).unwrap_or(usize::MAX);
         let entry = log.get(index).map(|(_, changes)| changes);
         let found = entry.is_some_and(|changes| changes.iter().any(|change| *change.key() == key));
-        ensure(found, || format!("{key:?} was written at {revision:?}, but the log does not say so"))?;
+        ensure(found, || format!("{key:?} was written at {revision:?}, but the log does not contain it"))?;
     }
     Ok(())
 }
@@ -110,7 +110,7 @@ async fn joined<T: Send + 'static>(tasks: &mut JoinSet<CheckResult<T>>) -> Check
 
 /// How a watcher follows the log.
 #[derive(Clone, Copy)]
-enum Pace {
+enum FollowMode {
     /// With one watch from beginning to end.
     Live,
     /// With a new watch after every few revisions.
@@ -123,17 +123,17 @@ async fn follow(
     select: Selection,
     start: Revision,
     last: Bytes,
-    pace: Pace,
+    mode: FollowMode,
 ) -> CheckResult<Vec<LogEntry>> {
     let mut log: Vec<LogEntry> = Vec::new();
     let mut after = start;
     loop {
         let stream = store.watch(select.clone(), WatchStart::After(after), PreviousValues::Included).await?;
         let mut watch = Watching::new(stream, select.clone(), WatchStart::After(after));
-        let reconnect_after = match pace {
-            Pace::Live => usize::MAX,
+        let reconnect_after = match mode {
+            FollowMode::Live => usize::MAX,
             // Longer and longer, because some stores take a tenth of a second for each look back.
-            Pace::Reconnecting => 1 + log.len() / 4,
+            FollowMode::Reconnecting => 1 + log.len() / 4,
         };
         for _ in 0..reconnect_after {
             let entry = watch.batch().await?;
@@ -186,7 +186,7 @@ async fn write(
                 }
             }
             _ => {
-                // Not the revision, because a lease whose keys were all overwritten changes nothing.
+                // The revision is not recorded: if all keys of the lease were overwritten, the revoke changes nothing.
                 store.revoke(lease).await?;
                 lease = store.grant(LONG, None).await?.id;
             }
@@ -209,11 +209,11 @@ async fn replace(store: &Store, key: Bytes, value: String) -> Result<Option<Revi
     match (reply.succeeded, reply.results.first()) {
         (true, _) => Ok(Some(reply.revision)),
         (false, Some(OpReply::Get(_))) => Ok(None),
-        (false, _) => Err(StoreError::Corrupt("a get was not answered as one".into())),
+        (false, _) => Err(StoreError::Corrupt("the reply to a get has another type".into())),
     }
 }
 
-/// Says that two watchers saw the same.
+/// Requires that two watchers saw the same.
 fn same(one: &[LogEntry], other: &[LogEntry]) -> CheckResult {
     for (one, other) in one.iter().zip(other) {
         equal("one revision as two watchers saw it", other, one)?;
@@ -221,7 +221,7 @@ fn same(one: &[LogEntry], other: &[LogEntry]) -> CheckResult {
     equal("how many revisions two watchers saw", other.len(), one.len())
 }
 
-/// Says that each change follows from those before it, that no revision is missing, and that all of them add up to what is there.
+/// Requires that each change follows from those before it, that no revision is missing, and that all of them add up to the listing.
 fn adds_up(log: &[LogEntry], start: Revision, there: &[KeyValue]) -> CheckResult {
     let mut state: BTreeMap<Bytes, KeyValue> = BTreeMap::new();
     let mut expected = start;

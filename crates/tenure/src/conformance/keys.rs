@@ -53,7 +53,7 @@ pub(super) fn cases() -> Vec<Case> {
             "An empty key is refused in a put, a get, a delete and a condition, and nothing is written.",
             |s| Box::pin(an_empty_key_is_refused(s)),
         ),
-        Case::new("K11", "Any bytes are a key: 00 FF 00 with an empty value comes back as it went.", |s| {
+        Case::new("K11", "Any bytes are a key: 00 FF 00 with an empty value is read back unchanged.", |s| {
             Box::pin(any_bytes_are_a_key(s))
         }),
         Case::new(
@@ -100,7 +100,7 @@ async fn a_prefix_goes_in_one_revision(s: &TestContext) -> CheckResult {
     let start = s.revision().await?;
     let mut watch = s.watch_with(s.all(), WatchStart::After(start), PreviousValues::Included).await?;
     let reply = s.txn(Txn::new().then(Op::Delete(s.below("d/")))).await?;
-    equal("the answer", reply.results, vec![OpReply::Delete { count: 3 }])?;
+    equal("the reply", reply.results, vec![OpReply::Delete { count: 3 }])?;
     equal("the revision", reply.revision, plus(start, 1))?;
     let (revision, changes) = watch.batch().await?;
     equal("the revision of the deletes", revision, plus(start, 1))?;
@@ -109,7 +109,7 @@ async fn a_prefix_goes_in_one_revision(s: &TestContext) -> CheckResult {
         let Change::Delete { key, previous, .. } = change else {
             return Err(CheckFailure::new(format!("expected deletes, found {change:?}")));
         };
-        let previous = previous.ok_or_else(|| CheckFailure::new("a delete does not say what was there"))?;
+        let previous = previous.ok_or_else(|| CheckFailure::new("a delete has no previous value"))?;
         equal("the key that was there", previous.key, key.clone())?;
         equal("the value that was there", previous.value, Bytes::from(s.name(&key)))?;
         gone.push(s.name(&key));

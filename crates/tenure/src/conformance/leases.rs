@@ -13,8 +13,8 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new(
             "L01",
-            "A grant has a positive id and at least the TTL asked for, and makes no revision; a TTL below the floor is raised, nothing and too much are refused.",
-            |s| Box::pin(a_grant_is_at_least_what_was_asked(s)),
+            "A grant has a positive id and at least the requested TTL, and makes no revision; a TTL below the minimum is raised, zero and too much are refused.",
+            |s| Box::pin(grant_is_at_least_the_request(s)),
         ),
         Case::new("L02", "A second lease under the same id is refused, and the first one stays.", |s| {
             Box::pin(an_id_is_granted_once(s))
@@ -30,9 +30,11 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("L05", "Revoking a lease without keys makes no revision.", |s| {
             Box::pin(an_empty_lease_goes_silently(s))
         }),
-        Case::new("L06", "An unknown lease: revoke is refused, renew says gone, the view is none.", |s| {
-            Box::pin(unknown_leases(s))
-        }),
+        Case::new(
+            "L06",
+            "An unknown lease: revoke is refused, renew returns `Gone`, the view is none.",
+            |s| Box::pin(unknown_leases(s)),
+        ),
         Case::new(
             "L07",
             "A put under a second lease moves the key: it survives the first lease and dies with the second.",
@@ -55,7 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         Case::new(
             "L13",
-            "After its end a lease is gone for all: renew, view, list, revoke and put say so.",
+            "After its end a lease does not exist for renew, view, list, revoke and put.",
             |s| Box::pin(an_ended_lease_is_gone(s)),
         ),
         Case::new(
@@ -83,15 +85,15 @@ fn deleted(s: &TestContext, changes: &[Change]) -> CheckResult<Vec<String>> {
     names.collect()
 }
 
-async fn a_grant_is_at_least_what_was_asked(s: &TestContext) -> CheckResult {
+async fn grant_is_at_least_the_request(s: &TestContext) -> CheckResult {
     use StoreError::Invalid as Bad;
     let info = s.store.info().clone();
     let start = s.revision().await?;
-    for asked in [Duration::from_millis(1), Duration::from_millis(1_500), LONG] {
-        let grant = s.lease(asked).await?;
+    for requested in [Duration::from_millis(1), Duration::from_millis(1_500), LONG] {
+        let grant = s.lease(requested).await?;
         ensure(grant.id.get() > 0, || format!("{:?} is not positive", grant.id))?;
-        ensure(grant.ttl >= asked.max(info.limits.ttl_min), || {
-            format!("asked for {asked:?}, floor {:?}, granted {:?}", info.limits.ttl_min, grant.ttl)
+        ensure(grant.ttl >= requested.max(info.limits.ttl_min), || {
+            format!("requested {requested:?}, minimum {:?}, granted {:?}", info.limits.ttl_min, grant.ttl)
         })?;
     }
     let zero = s.store.grant(Duration::ZERO, None).await;

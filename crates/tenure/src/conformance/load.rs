@@ -21,7 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "X11",
-            "A watcher that pauses through 3,000 revisions and a compaction catches up or is told that history is gone; there is never a gap.",
+            "A watcher that pauses through 3,000 revisions and a compaction catches up or ends with the error that history is compacted; there is never a gap.",
             |s| Box::pin(a_slow_watcher_has_no_gap(s)),
         ),
         Case::new("X12", "3,000 deletes in one revision, with what was there before, arrive whole.", |s| {
@@ -29,13 +29,13 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         Case::new(
             "X16",
-            "Writes that are abandoned half-way are done whole or not at all, and leave nothing open behind them.",
+            "Cancelled writes are applied whole or not at all, and leave no open transaction.",
             |s| Box::pin(abandoned_writes_leave_nothing_open(s)),
         ),
     ]
 }
 
-/// How many writes are under way at once where only their number counts.
+/// How many writes are in flight at once where only their number counts.
 const IN_FLIGHT: usize = 32;
 
 async fn write_many(s: &TestContext, count: usize, size: usize) -> CheckResult {
@@ -67,7 +67,7 @@ async fn a_slow_watcher_has_no_gap(s: &TestContext) -> CheckResult {
             }
             Err(WatchError::Compacted { at }) => {
                 equal("where history begins", at, plus(start, 1_000))?;
-                ensure(next <= at, || format!("told of a gap up to {at:?}, but {next:?} is the next"))?;
+                ensure(next <= at, || format!("reported a gap up to {at:?}, but {next:?} is the next"))?;
                 paused = s.watch(s.all(), WatchStart::After(at)).await?;
                 next = at.next();
             }

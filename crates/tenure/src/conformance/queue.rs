@@ -1,7 +1,7 @@
 //! Queues: what locks and elections need of a store, done with plain transactions.
 //!
-//! A contender creates a key of its own under the queue's name; who was created first holds. These cases say that the order, the
-//! waiting for a predecessor and the guards of a holder work on every engine, whatever drives them.
+//! A waiter creates a key of its own under the queue's name; the oldest key holds. These cases check that the order, the
+//! wait for a predecessor and the fences of a holder work on every engine.
 
 use super::check::{CheckFailure, CheckResult, ensure, equal};
 use super::context::LONG;
@@ -15,7 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new(
             "Q01",
-            "A queue is first come, first served by created revision; the same lease enters once; whoever leaves lets exactly the next one in.",
+            "A queue is first come, first served by created revision; the same lease enters once; a release lets exactly the next one hold.",
             |s| Box::pin(first_come_first_served(s)),
         ),
         Case::new(
@@ -25,13 +25,13 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "Q04",
-            "A waiter whose lease ended while it waited finds its own key gone, so its guarded claim fails.",
+            "If the lease of a waiter ends while it waits, its key is deleted, so its fenced write fails.",
             |s| Box::pin(a_dead_waiter_cannot_claim(s)),
         ),
     ]
 }
 
-/// Enters the queue, or finds the entry that the same lease made before; says since when.
+/// Enters the queue, or finds the key that the same lease made before; returns its create revision.
 async fn enter(s: &TestContext, lease: LeaseId) -> CheckResult<Revision> {
     let key = s.key(&format!("queue/{lease}"));
     let txn = Txn::new()
@@ -43,12 +43,12 @@ async fn enter(s: &TestContext, lease: LeaseId) -> CheckResult<Revision> {
         return Ok(reply.revision);
     }
     let Some(OpReply::Get(page)) = reply.results.first() else {
-        return Err(CheckFailure::new("the get of the other branch was not answered"));
+        return Err(CheckFailure::new("the get of the other branch has no reply"));
     };
     page.pairs.first().map(|pair| pair.created).ok_or_else(|| CheckFailure::new("neither absent nor there"))
 }
 
-/// Who stands right before the one that entered at this revision.
+/// Returns the key right before the one that was created at this revision.
 async fn predecessor(s: &TestContext, entered: Revision) -> Result<Option<KeyValue>, StoreError> {
     let before = Get::new(s.below("queue/"))
         .created_max(entered.previous())
@@ -57,7 +57,7 @@ async fn predecessor(s: &TestContext, entered: Revision) -> Result<Option<KeyVal
     Ok(s.store.get(before).await?.pairs.pop())
 }
 
-/// Who holds: the oldest entry.
+/// Returns the lease of the holder: that of the oldest key.
 async fn holder(s: &TestContext) -> Result<Option<LeaseId>, StoreError> {
     let oldest = Get::new(s.below("queue/")).order(SortOrder::Created).limit(1);
     Ok(s.store.get(oldest).await?.pairs.pop().and_then(|pair| pair.lease))
@@ -81,13 +81,13 @@ async fn first_come_first_served(s: &TestContext) -> CheckResult {
     equal("the holder", holder(s).await?, Some(leases[0]))?;
 
     let before_last =
-        predecessor(s, entered[3]).await?.ok_or_else(|| CheckFailure::new("nobody before the last"))?;
-    equal("who the last waits for", before_last.lease, Some(leases[2]))?;
+        predecessor(s, entered[3]).await?.ok_or_else(|| CheckFailure::new("the last has no predecessor"))?;
+    equal("the predecessor of the last", before_last.lease, Some(leases[2]))?;
     let mut waiting = s.watch(Selection::Key(before_last.key), WatchStart::After(revision)).await?;
     s.store.revoke(leases[2]).await?;
     waiting.changes(1).await?;
     let next = predecessor(s, entered[3]).await?.and_then(|pair| pair.lease);
-    equal("who the last waits for then", next, Some(leases[1]))?;
+    equal("the next predecessor of the last", next, Some(leases[1]))?;
 
     for (leaving, next) in [(0, Some(leases[1])), (1, Some(leases[3])), (3, None)] {
         s.store.revoke(leases[leaving]).await?;
@@ -111,7 +111,7 @@ async fn a_stale_leader_changes_nothing(s: &TestContext) -> CheckResult {
     equal("a proclamation", proclaim(token, old, "one").await?.succeeded, true)?;
     let leader =
         s.store.get(Get::new(s.below("queue/")).order(SortOrder::Created).limit(1)).await?.pairs.pop();
-    equal("what it says", leader.map(|pair| (pair.value, pair.created)), Some(("one".into(), token)))?;
+    equal("its value", leader.map(|pair| (pair.value, pair.created)), Some(("one".into(), token)))?;
 
     let resign = |token| {
         s.store.txn(Txn::new().when(Condition::created_at(key.clone(), token)).then(Op::delete(key.clone())))
@@ -134,7 +134,7 @@ async fn a_dead_waiter_cannot_claim(s: &TestContext) -> CheckResult {
     let entered = enter(s, second).await?;
     let own = s.key(&format!("queue/{second}"));
     let before =
-        predecessor(s, entered).await?.ok_or_else(|| CheckFailure::new("nobody before the second"))?;
+        predecessor(s, entered).await?.ok_or_else(|| CheckFailure::new("the second has no predecessor"))?;
     let mut waiting = s.watch(Selection::Key(before.key), WatchStart::Now).await?;
     s.store.revoke(second).await?;
     s.store.revoke(first).await?;

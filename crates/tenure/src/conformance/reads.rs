@@ -9,15 +9,15 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new(
             "R01",
-            "A limit of 2 on five keys gives the first 2 and says there is more; a limit of 5 gives all and does not.",
-            |s| Box::pin(a_limit_says_what_it_left_out(s)),
+            "A limit of 2 on five keys gives the first 2 and reports that there are more; a limit of 5 gives all and does not.",
+            |s| Box::pin(limit_reports_more(s)),
         ),
         Case::new(
             "R02",
             "Without values, everything else is there: created, modified, version and lease.",
             |s| Box::pin(keys_without_values(s)),
         ),
-        Case::new("R03", "A range whose ends are not in order selects nothing, and is no error.", |s| {
+        Case::new("R03", "A range with its ends in the wrong order selects nothing, and is no error.", |s| {
             Box::pin(an_inverted_range_is_empty(s))
         }),
         Case::new("R04", "A selection from a key on begins with that key and has no end.", |s| {
@@ -25,7 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         Case::new(
             "R05",
-            "Sorted by creation, either way, keys are cut by the limit after they are sorted.",
+            "Keys are sorted by creation, in either direction, before the limit is applied.",
             |s| Box::pin(sorted_then_cut(s)),
         ),
         Case::new("R07", "Only keys created up to a revision: the filter comes before the limit.", |s| {
@@ -33,7 +33,7 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         Case::new(
             "R08",
-            "A read at a past revision shows what was there then, a deleted key not at all; the future is refused; the answer carries the store's revision.",
+            "A read at a past revision shows the keys of then, without deleted ones; a future revision is refused; the reply has the store's revision.",
             |s| Box::pin(the_past_and_the_future(s)),
         ),
         Case::new(
@@ -63,7 +63,7 @@ async fn five(s: &TestContext) -> CheckResult {
     Ok(())
 }
 
-async fn a_limit_says_what_it_left_out(s: &TestContext) -> CheckResult {
+async fn limit_reports_more(s: &TestContext) -> CheckResult {
     five(s).await?;
     let some = s.store.get(Get::new(s.all()).limit(2)).await?;
     equal("two of five", (names(s, &some), some.more), (vec!["a".into(), "b".into()], true))?;
@@ -101,8 +101,8 @@ async fn from_a_key_on(s: &TestContext) -> CheckResult {
     let page = s.store.get(Get::new(Selection::From(s.key("c"))).limit(2)).await?;
     equal("from the third on", names(s, &page), vec!["c".into(), "d".into()])?;
     let all = s.store.get(Get::new(Selection::From(s.key("c")))).await?;
-    let ours = names(s, &all).into_iter().filter(|name| name.len() == 1).collect::<Vec<_>>();
-    equal("the rest of ours", ours, vec!["c".into(), "d".into(), "e".into()])
+    let own = names(s, &all).into_iter().filter(|name| name.len() == 1).collect::<Vec<_>>();
+    equal("the keys of this case from there on", own, vec!["c".into(), "d".into(), "e".into()])
 }
 
 async fn sorted_then_cut(s: &TestContext) -> CheckResult {
@@ -142,7 +142,7 @@ async fn the_past_and_the_future(s: &TestContext) -> CheckResult {
         let page = s.store.get(Get::key(s.key("a")).at(at)).await?;
         let value = page.pairs.first().map(|pair| pair.value.clone());
         equal("the value then", value, expected.map(Into::into))?;
-        equal("the revision of the answer", page.revision, last)?;
+        equal("the revision of the reply", page.revision, last)?;
     }
     let then = s.store.get(Get::new(s.all()).at(second)).await?;
     let pair = then.pairs.first().ok_or_else(|| CheckFailure::new("the key is missing in the past"))?;

@@ -1,4 +1,4 @@
-//! What the suite found.
+//! The report of the suite.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::{Difference, differences};
 use crate::store::StoreInfo;
 
-/// What the suite found out about a store.
+/// The results of the suite on a store.
 #[derive(Clone, Debug)]
-#[must_use = "a report that nobody reads hides its failures"]
+#[must_use = "an unread report hides its failures"]
 pub struct Report {
     /// The store.
     pub store: StoreInfo,
@@ -16,20 +16,20 @@ pub struct Report {
     pub results: Vec<CaseResult>,
 }
 
-/// What became of one case.
+/// The result of one case.
 #[derive(Clone, Debug)]
 pub struct CaseResult {
     /// The case's id.
     pub id: &'static str,
     /// What it claims.
     pub claim: &'static str,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: CaseOutcome,
     /// How long it took.
     pub took: Duration,
 }
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CaseOutcome {
     /// The claim holds.
@@ -84,9 +84,9 @@ impl fmt::Display for CaseOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CaseOutcome::Passed => write!(f, "passed"),
-            CaseOutcome::Failed(why) => write!(f, "failed: {why}"),
+            CaseOutcome::Failed(reason) => write!(f, "failed: {reason}"),
             CaseOutcome::TimedOut(after) => write!(f, "failed: did not end within {after:?}"),
-            CaseOutcome::NotRun(why) => write!(f, "not run: {why}"),
+            CaseOutcome::NotRun(reason) => write!(f, "not run: {reason}"),
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("T02", "Version, created, modified and lease of a missing key equal zero.", |s| {
             Box::pin(a_missing_key_counts_as_zero(s))
         }),
-        Case::new("T03", "Every comparison of every field of a present key says what it should.", |s| {
+        Case::new("T03", "Every comparison of every field of an existing key has the right result.", |s| {
             Box::pin(comparisons_of_a_present_key(s))
         }),
         Case::new(
@@ -32,7 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "T08",
-            "As many operations as the limit says are taken, one more is refused, in each of the three lists.",
+            "As many operations as the limit are accepted, one more is refused, in each of the three lists.",
             |s| Box::pin(operations_up_to_the_limit(s)),
         ),
         Case::new(
@@ -42,7 +42,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "T10",
-            "A get at the transaction's own revision is in the future and refuses the whole; one at the revision before it is answered.",
+            "A get at the transaction's own revision is in the future, and the whole transaction is refused; one at the revision before it is served.",
             |s| Box::pin(a_get_cannot_see_its_own_revision(s)),
         ),
         Case::new("T11", "If a condition does not hold the other branch is done: not succeeded, +1.", |s| {
@@ -55,7 +55,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "T21",
-            "A batch may be longer than any transaction, and what it says is what is there.",
+            "A batch may be longer than any transaction, and its results match the store.",
             |s| Box::pin(a_batch_longer_than_a_transaction(s)),
         ),
     ]
@@ -136,7 +136,7 @@ async fn a_get_sees_what_came_before_it(s: &TestContext) -> CheckResult {
     let [OpReply::Get(before), OpReply::Put, OpReply::Get(after), OpReply::Get(past)] = &reply.results[..]
     else {
         return Err(CheckFailure::new(format!(
-            "the answers do not match the operations: {:?}",
+            "the replies do not match the operations: {:?}",
             reply.results
         )));
     };
@@ -232,7 +232,7 @@ async fn a_get_cannot_see_its_own_revision(s: &TestContext) -> CheckResult {
     equal("the revision", s.revision().await?, start)?;
     let reply = s.txn(with_get_at(start)).await?;
     let Some(OpReply::Get(page)) = reply.results.get(1) else {
-        return Err(CheckFailure::new("the get was not answered"));
+        return Err(CheckFailure::new("the get has no reply"));
     };
     equal("the value before", page.pairs.first().map(|pair| &pair.value[..]), Some(&b"old"[..]))
 }
@@ -248,7 +248,7 @@ async fn the_other_branch(s: &TestContext) -> CheckResult {
     let reply = s.txn(txn).await?;
     equal("the conditions", reply.succeeded, false)?;
     equal("the revision", reply.revision, plus(start, 1))?;
-    equal("answers", reply.results.len(), 2)?;
+    equal("the number of replies", reply.results.len(), 2)?;
     let value = s.pair("a").await?.map(|pair| pair.value);
     equal("the value", value, Some("otherwise".into()))
 }
@@ -272,7 +272,7 @@ async fn a_batch_has_an_outcome_for_each(s: &TestContext) -> CheckResult {
         ])
         .await;
     let outcomes: [Result<TxnReply, StoreError>; 4] = replies.try_into().map_err(|replies: Vec<_>| {
-        CheckFailure::new(format!("{} answers to 4 transactions", replies.len()))
+        CheckFailure::new(format!("{} replies to 4 transactions", replies.len()))
     })?;
     let [first, taken, leased, last] = outcomes;
     for (name, reply) in [("a", first?), ("c", last?)] {
@@ -281,7 +281,7 @@ async fn a_batch_has_an_outcome_for_each(s: &TestContext) -> CheckResult {
     }
     let taken = taken?;
     let Some(OpReply::Get(page)) = taken.results.first() else {
-        return Err(CheckFailure::new("the get of the other branch was not answered"));
+        return Err(CheckFailure::new("the get of the other branch has no reply"));
     };
     let value = page.pairs.first().map(|pair| &pair.value[..]);
     equal("what was taken", (taken.succeeded, value), (false, Some(&b"mine"[..])))?;
@@ -296,13 +296,13 @@ async fn a_batch_longer_than_a_transaction(s: &TestContext) -> CheckResult {
         Txn::new().when(Condition::absent(key.clone())).then(Op::put(key, format!("{n}")))
     });
     let replies = s.store.batch(txns.collect()).await;
-    equal("answers", replies.len(), count)?;
+    equal("the number of replies", replies.len(), count)?;
     let pairs = s.store.list(s.all()).await?.pairs;
     equal("keys", pairs.len(), count)?;
     for (n, (reply, pair)) in replies.into_iter().zip(pairs).enumerate() {
         let reply = reply?;
         ensure(reply.succeeded, || format!("transaction {n} found its key taken"))?;
-        equal("the revision of the answer", reply.revision, pair.created)?;
+        equal("the revision of the reply", reply.revision, pair.created)?;
         equal("the value", pair.value, format!("{n}").into())?;
     }
     equal("an empty batch", s.store.batch(Vec::new()).await.len(), 0)

@@ -1,4 +1,4 @@
-//! Watches: everything once, whole, in order, from where they were asked to begin.
+//! Watches: every change once, whole, in order, from the requested start.
 
 use super::check::{CheckFailure, CheckResult, ensure, equal, plus, refused};
 use super::context::LONG;
@@ -13,7 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("W01", "A watch from now on shows only what comes later.", |s| Box::pin(from_now_on(s))),
         Case::new(
             "W02",
-            "A watch after a past revision shows every version since, each by itself, and then what comes.",
+            "A watch after a past revision shows every version since, one by one, and then new changes.",
             |s| Box::pin(from_the_past(s)),
         ),
         Case::new(
@@ -26,11 +26,11 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         Case::new(
             "W05",
-            "Asked for what was there before: nothing on create, all of it on update and delete; not asked: nothing.",
+            "With previous values: none on create, the whole pair on update and delete. Without: none.",
             |s| Box::pin(what_was_there_before(s)),
         ),
         Case::new("W07", "What changes nothing shows nothing.", |s| Box::pin(no_change_no_event(s))),
-        Case::new("W08", "A dropped watch ends alone: another of the same keys goes on.", |s| {
+        Case::new("W08", "A dropped watch ends alone: another one of the same keys continues.", |s| {
             Box::pin(a_dropped_watch_ends_alone(s))
         }),
         Case::new(
@@ -49,7 +49,7 @@ pub(super) fn cases() -> Vec<Case> {
         }),
         Case::new(
             "W16",
-            "A watch of everything shows every key; a range and an open end show theirs.",
+            "A watch of everything shows every key; a range and an open end show the keys in them.",
             |s| Box::pin(wide_selections(s)),
         ),
         Case::new("W20", "A watch of an empty key or an open prefix is refused.", |s| {
@@ -72,7 +72,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// What happened to which key, for comparing: `a=1`, or `-a`.
-fn told(s: &TestContext, change: &Change) -> String {
+fn shown(s: &TestContext, change: &Change) -> String {
     match change {
         Change::Put { pair, .. } => {
             format!("{}={}", s.name(&pair.key), String::from_utf8_lossy(&pair.value))
@@ -92,7 +92,7 @@ async fn from_now_on(s: &TestContext) -> CheckResult {
     let mut watch = s.watch(s.all(), WatchStart::Now).await?;
     let put = s.put("b", "after").await?;
     let (revision, changes) = watch.batch().await?;
-    equal("the first change", (told(s, &changes[0]), revision), ("b=after".into(), put))
+    equal("the first change", (shown(s, &changes[0]), revision), ("b=after".into(), put))
 }
 
 async fn from_the_past(s: &TestContext) -> CheckResult {
@@ -106,11 +106,11 @@ async fn from_the_past(s: &TestContext) -> CheckResult {
     for step in 1..=4 {
         let (revision, changes) = watch.batch().await?;
         equal("the revision", revision, plus(start, step))?;
-        seen.extend(changes.iter().map(|change| told(s, change)));
+        seen.extend(changes.iter().map(|change| shown(s, change)));
     }
     equal("the past", seen, vec!["a=1".into(), "a=2".into(), "-a".into(), "a=3".into()])?;
     s.put("b", "live").await?;
-    equal("what comes", told(s, &watch.changes(1).await?[0]), "b=live".into())
+    equal("what comes", shown(s, &watch.changes(1).await?[0]), "b=live".into())
 }
 
 async fn from_the_future(s: &TestContext) -> CheckResult {
@@ -120,7 +120,7 @@ async fn from_the_future(s: &TestContext) -> CheckResult {
         s.put("a", value).await?;
     }
     let changes = watch.changes(2).await?;
-    let seen: Vec<_> = changes.iter().map(|change| told(s, change)).collect();
+    let seen: Vec<_> = changes.iter().map(|change| shown(s, change)).collect();
     equal("what the watch shows", seen, vec!["a=3".into(), "a=4".into()])
 }
 
@@ -138,7 +138,7 @@ async fn a_transaction_arrives_whole(s: &TestContext) -> CheckResult {
     let reply = s.txn(txn).await?;
     let (revision, changes) = watch.batch().await?;
     equal("the revision", revision, reply.revision)?;
-    let seen: Vec<_> = changes.iter().map(|change| told(s, change)).collect();
+    let seen: Vec<_> = changes.iter().map(|change| shown(s, change)).collect();
     let expected = ["b=1", "-x", "a=2", "-d/1", "-d/2", "c=3"].map(String::from);
     equal("the changes in order", seen, expected.to_vec())
 }
@@ -159,7 +159,7 @@ async fn what_was_there_before(s: &TestContext) -> CheckResult {
     equal("the same, replayed", replayed.changes(3).await?, changes)?;
     let mut without = s.watch(s.all(), WatchStart::After(start)).await?;
     let none = without.changes(3).await?.iter().all(|change| previous(change).is_none());
-    ensure(none, || "what was there before came although it was not asked for".into())
+    ensure(none, || "a previous value came although it was not requested".into())
 }
 
 async fn no_change_no_event(s: &TestContext) -> CheckResult {
@@ -173,7 +173,7 @@ async fn no_change_no_event(s: &TestContext) -> CheckResult {
     s.store.revoke(lease).await?;
     s.put("last", "v").await?;
     let (_, changes) = watch.batch().await?;
-    equal("the only change", told(s, &changes[0]), "last=v".into())
+    equal("the only change", shown(s, &changes[0]), "last=v".into())
 }
 
 async fn a_dropped_watch_ends_alone(s: &TestContext) -> CheckResult {
@@ -184,12 +184,12 @@ async fn a_dropped_watch_ends_alone(s: &TestContext) -> CheckResult {
     drop(first);
     s.put("a", "2").await?;
     let seen = second.changes(2).await?;
-    equal("the other watch", told(s, &seen[1]), "a=2".into())?;
+    equal("the other watch", shown(s, &seen[1]), "a=2".into())?;
     drop(second);
     s.put("a", "3").await?;
     let mut third = s.watch(s.all(), WatchStart::Now).await?;
     s.put("a", "4").await?;
-    equal("a new watch", told(s, &third.changes(1).await?[0]), "a=4".into())
+    equal("a new watch", shown(s, &third.changes(1).await?[0]), "a=4".into())
 }
 
 async fn progress_never_runs_ahead(s: &TestContext) -> CheckResult {
@@ -212,7 +212,7 @@ async fn a_key_is_no_prefix(s: &TestContext) -> CheckResult {
     for name in ["a/b", "ab", "a\0", "A", "a"] {
         s.put(name, "v").await?;
     }
-    equal("the only change", told(s, &watch.changes(1).await?[0]), "a=v".into())
+    equal("the only change", shown(s, &watch.changes(1).await?[0]), "a=v".into())
 }
 
 async fn the_lease_shows(s: &TestContext) -> CheckResult {
@@ -247,7 +247,7 @@ async fn three_hundred_revisions(s: &TestContext) -> CheckResult {
     for n in 0..300 {
         let (revision, changes) = watch.batch().await?;
         equal("the revision", revision, plus(start, n + 1))?;
-        equal("the change", told(s, &changes[0]), format!("{}={n}", n % 7))?;
+        equal("the change", shown(s, &changes[0]), format!("{}={n}", n % 7))?;
     }
     equal("delivered", watch.delivered() >= plus(start, 300), true)
 }
@@ -280,7 +280,7 @@ async fn nothing_is_missed(s: &TestContext) -> CheckResult {
         let mut watch = s.watch(s.all(), WatchStart::Now).await?;
         let put = s.put("a", &n.to_string()).await?;
         let (revision, changes) = watch.batch().await?;
-        equal("the very next put", (revision, told(s, &changes[0])), (put, format!("a={n}")))?;
+        equal("the very next put", (revision, shown(s, &changes[0])), (put, format!("a={n}")))?;
     }
     Ok(())
 }
@@ -337,7 +337,7 @@ async fn a_hundred_watches(s: &TestContext) -> CheckResult {
         let (revision, changes) = watch.batch().await?;
         let own = changes.first().ok_or_else(|| CheckFailure::new("an empty batch"))?;
         equal("its part of a transaction", (revision, changes.len()), (reply.revision, 1))?;
-        ensure(told(s, own).ends_with("=2"), || format!("an old value came: {own:?}"))?;
+        ensure(shown(s, own).ends_with("=2"), || format!("an old value came: {own:?}"))?;
     }
     Ok(())
 }

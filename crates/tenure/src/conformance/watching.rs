@@ -1,6 +1,6 @@
-//! Reading a watch with a deadline, and with an eye on what every watch must keep to.
+//! Reads a watch with a deadline, and checks the rules for every watch.
 //!
-//! Whatever a case looks for, each item is checked on the way: revisions only grow, progress is not followed by what it
+//! Each item is checked, independent of the case: revisions only grow, progress is not followed by what it
 //! covered, a batch is not empty, and holds only what was selected, of its own revision.
 
 use std::time::Duration;
@@ -58,7 +58,7 @@ impl Watching {
             let item = timeout(ITEM_MAX, self.stream.next()).await;
             let item =
                 item.map_err(|_| CheckFailure::new(format!("the watch was silent for {ITEM_MAX:?}")))?;
-            let item = item.ok_or_else(|| CheckFailure::new("the watch ended without saying why"))?;
+            let item = item.ok_or_else(|| CheckFailure::new("the watch ended without an error"))?;
             match item {
                 Ok(item) => {
                     if let Some(batch) = self.check(item)? {
@@ -82,13 +82,13 @@ impl Watching {
         Ok(changes)
     }
 
-    /// How the watch ended, which must be what it says next; and it must be its last word.
+    /// Returns the error that ends the watch. It must be the next item, and the last one.
     pub(super) async fn end(&mut self) -> CheckResult<WatchError> {
         match self.batch_or_end().await? {
             Err(end) => {
                 let last = timeout(ITEM_MAX, self.stream.next()).await;
                 let is_last = matches!(last, Ok(None));
-                ensure(is_last, || format!("after its end the watch went on with {last:?}"))?;
+                ensure(is_last, || format!("after its end the watch returned {last:?}"))?;
                 Ok(end)
             }
             Ok((revision, changes)) => {
@@ -111,7 +111,7 @@ impl Watching {
                     })?;
                 }
                 Some(Err(end)) => return Err(CheckFailure::new(format!("the watch ended: {end:?}"))),
-                None => return Err(CheckFailure::new("the watch ended without saying why")),
+                None => return Err(CheckFailure::new("the watch ended without an error")),
             }
         }
         Ok(())
@@ -122,7 +122,7 @@ impl Watching {
         match item {
             WatchItem::Progress(revision) => {
                 ensure(revision >= self.delivered, || {
-                    format!("progress went back from {:?} to {revision:?}", self.delivered)
+                    format!("progress decreased from {:?} to {revision:?}", self.delivered)
                 })?;
                 self.delivered = revision;
                 Ok(None)

@@ -25,6 +25,9 @@ pub enum LeadError {
         /// The name of that process; empty if it has none.
         by: String,
     },
+    /// The connection or the session is closed. The work was dropped, and leadership resigned.
+    #[error("closed")]
+    Closed,
 }
 
 impl LeadError {
@@ -34,6 +37,7 @@ impl LeadError {
             LeadError::Campaign(error) => error.class(),
             LeadError::Lost(lost) => lost.into(),
             LeadError::SteppedDown { .. } => ErrorClass::Conflict,
+            LeadError::Closed => ErrorClass::Closed,
         }
     }
 }
@@ -44,7 +48,9 @@ classified!(LeadError);
 enum ServedTerm<T> {
     Done(T),
     Lost(Lost),
-    StepDown(StepDownRequest),
+    StepDown(Box<StepDownRequest>),
+    /// The connection is closing.
+    Closing,
 }
 
 impl Campaign {
@@ -79,17 +85,25 @@ impl Campaign {
         mut work: impl FnMut(Term) -> Work,
     ) -> Result<T, LeadError> {
         let election = self.queue.as_ref().map_err(|invalid| CampaignError::from(invalid.clone()))?;
-        let election = election.name.clone();
+        let (closing, election) = (election.elections.closing.clone(), election.name.clone());
+        // `Tenure::close` waits for this, so that it finds no term that is held.
+        let _running = closing.enter();
         loop {
-            let term = match self.clone().send().await {
+            let term = tokio::select! {
+                biased;
+                () = closing.requested() => return Err(LeadError::Closed),
+                term = self.clone().send() => term,
+            };
+            let term = match term {
                 Ok(term) => term,
+                Err(CampaignError::Closed) => return Err(LeadError::Closed),
                 // No term began, and the session gets another lease.
                 Err(CampaignError::Lost(_)) if self.leads_again => continue,
                 Err(error) => return Err(error.into()),
             };
             let token = term.token();
             info!(%election, %token, "leadership acquired");
-            match serve(&term, work(term.share())).await {
+            match serve(&term, work(term.share()), closing.requested()).await {
                 ServedTerm::Done(done) => {
                     if let Err(error) = term.release().await {
                         debug!(%election, %token, %error, "resignation not confirmed");
@@ -98,10 +112,19 @@ impl Campaign {
                 }
                 ServedTerm::Lost(lost) => {
                     warn!(%election, %token, reason = %lost.reason, "leadership lost");
-                    // Another campaign would fail with `Closed` as well.
-                    if !self.leads_again || lost.reason == LossReason::Closed {
+                    if lost.reason == LossReason::Closed {
+                        return Err(LeadError::Closed);
+                    }
+                    if !self.leads_again {
                         return Err(LeadError::Lost(lost));
                     }
+                }
+                ServedTerm::Closing => {
+                    info!(%election, %token, "leadership resigned on close");
+                    if let Err(error) = term.release().await {
+                        debug!(%election, %token, %error, "resignation not confirmed");
+                    }
+                    return Err(LeadError::Closed);
                 }
                 ServedTerm::StepDown(request) => {
                     info!(%election, %token, by = request.by, "step-down accepted");
@@ -135,13 +158,18 @@ impl Campaign {
     }
 }
 
-/// Runs the work until it has ended, leadership is lost, or another process requests to step down.
-async fn serve<T>(term: &Term, work: impl Future<Output = T>) -> ServedTerm<T> {
+/// Runs the work until it has ended, leadership is lost, the connection closes, or another process requests to step down.
+async fn serve<T>(
+    term: &Term,
+    work: impl Future<Output = T>,
+    closing: impl Future<Output = ()>,
+) -> ServedTerm<T> {
     let working = async {
         tokio::select! {
             biased;
             done = work => ServedTerm::Done(done),
-            request = term.step_down_requested() => ServedTerm::StepDown(request),
+            () = closing => ServedTerm::Closing,
+            request = term.step_down_requested() => ServedTerm::StepDown(Box::new(request)),
         }
     };
     term.run(working).await.unwrap_or_else(ServedTerm::Lost)

@@ -1,6 +1,6 @@
-//! The boxed twin of [`Engine`], so that a [`Store`](super::Store) can hold any engine.
+//! The boxed form of [`Engine`], so that a [`Store`](super::Store) can hold any engine.
 //!
-//! Written by hand, because `async fn` in a trait object is not yet in the language; implementors never see it.
+//! Written out, because the language has no trait objects with `async fn` yet; implementors never see it.
 
 use std::future::Future;
 use std::pin::Pin;

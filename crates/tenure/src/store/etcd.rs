@@ -1,8 +1,8 @@
 //! The etcd engine: the contract on real etcd.
 //!
-//! The client does the hard part (members that die, answers that get lost, streams that break); this file only says
-//! every verb of the contract in etcd's words. What differs between the two lies in `etcd/translate.rs`, what goes wrong in
-//! `etcd/failure.rs`, and how independent transactions share a request in `etcd/batch.rs`.
+//! The client does the hard part: members that die, responses that are lost, streams that break. This file maps the contract
+//! to etcd's requests. The differences between the two are in `etcd/translate.rs`, the errors in
+//! `etcd/error.rs`, and how independent transactions share a request in `etcd/batch.rs`.
 
 mod batch;
 mod error;
@@ -30,10 +30,10 @@ pub fn connect_error(error: tenure_etcd::Error) -> StoreError {
 
 /// A renewal waits this long for one member at most. Longer than a busy server needs; shorter would leave members that
 /// are only slow.
-const RENEW_PATIENCE_MAX: Duration = Duration::from_secs(1);
+const RENEW_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 
 /// And at least this long, however short the leases are: a round trip under load takes a fraction of it.
-const RENEW_PATIENCE_MIN: Duration = Duration::from_millis(250);
+const RENEW_TIMEOUT_MIN: Duration = Duration::from_millis(250);
 
 /// TTLs are whole seconds; the server raises what is below one and a half election timeouts.
 const TTL_STEP: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ const TTL_MAX: Duration = Duration::from_secs(9_000_000_000);
 ///
 /// # Guarantees
 ///
-/// Those of [`Engine`], and those of [`Client`]: one member of three may be gone, and nobody notices more than a moment.
+/// Those of [`Engine`], and those of [`Client`]: one member of three may fail, which delays requests for a moment.
 ///
 /// # Not guaranteed
 ///
@@ -54,8 +54,8 @@ const TTL_MAX: Duration = Duration::from_secs(9_000_000_000);
 pub struct EtcdEngine {
     client: Client,
     info: StoreInfo,
-    /// The shortest TTL granted or renewed through this engine, in milliseconds: a renewal must be answered, or asked
-    /// again elsewhere, well before the shortest lease is over.
+    /// The shortest TTL granted or renewed through this engine, in milliseconds: a renewal must succeed, or be retried
+    /// on another member, well before the shortest lease ends.
     ttl_shortest_ms: AtomicU64,
     /// Ends watches that no server has.
     closing: CancellationToken,
@@ -106,15 +106,15 @@ impl EtcdEngine {
         }
     }
 
-    /// The client underneath, for what the contract does not know: members, status, alarms.
+    /// The client, for requests outside the contract: members, status, alarms.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// A quarter of the shortest lease's life: three members can be asked before it is over.
-    fn renew_patience(&self) -> Duration {
+    /// A quarter of the shortest TTL: an attempt at each of three members fits into the TTL.
+    fn renew_timeout(&self) -> Duration {
         let shortest = Duration::from_millis(self.ttl_shortest_ms.load(Ordering::Relaxed));
-        (shortest / 4).clamp(RENEW_PATIENCE_MIN, RENEW_PATIENCE_MAX)
+        (shortest / 4).clamp(RENEW_TIMEOUT_MIN, RENEW_TIMEOUT_MAX)
     }
 
     fn remember_ttl(&self, ttl: Duration) {
@@ -136,6 +136,7 @@ impl Engine for EtcdEngine {
 
     async fn txn(&self, mut txn: Txn) -> Result<TxnReply, StoreError> {
         txn.check(&self.info.limits)?;
+        // etcd applies a bare put or delete with less work than a transaction.
         let alone = match translate::lone(&mut txn) {
             Some(translate::Lone::Put(put)) => {
                 let revision = self.client.put(put).await.map_err(error::from)?;
@@ -171,7 +172,7 @@ impl Engine for EtcdEngine {
 
     async fn grant(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Grant, StoreError> {
         self.info.limits.grant_ttl(ttl)?;
-        // The id is always ours: after a lost answer it is known what to look for.
+        // The client chooses the id: after a lost response it knows which lease to look for.
         let id = match id {
             Some(id) => id,
             None => random_id()?,
@@ -183,7 +184,7 @@ impl Engine for EtcdEngine {
 
     async fn renew(&self, id: LeaseId) -> Result<Renewal, StoreError> {
         let renewal =
-            self.client.keep_alive_once(id.get(), self.renew_patience()).await.map_err(error::from)?;
+            self.client.keep_alive_once(id.get(), self.renew_timeout()).await.map_err(error::from)?;
         match renewal {
             tenure_etcd::Renewal::Gone => Ok(Renewal::Gone),
             tenure_etcd::Renewal::Renewed { ttl_s, sent_at } => {
@@ -203,6 +204,7 @@ impl Engine for EtcdEngine {
     async fn lease(&self, id: LeaseId) -> Result<Option<LeaseView>, StoreError> {
         let view = self.client.lease_time_to_live(id.get()).await.map_err(error::from)?;
         Ok(view.map(|mut view| {
+            // etcd returns them in map order; the contract sorts them.
             view.keys.sort();
             LeaseView { granted: view.granted, remaining: view.remaining, keys: view.keys }
         }))
@@ -230,6 +232,7 @@ impl Engine for EtcdEngine {
     }
 
     async fn close(&self) {
+        // Ends the watches that no server has; the client ends the others.
         self.closing.cancel();
         self.client.close().await;
     }

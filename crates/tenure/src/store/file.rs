@@ -1,13 +1,13 @@
 //! The file engine: a store in a SQLite file that the processes of one machine share. It needs no set-up.
 //!
-//! Every process opens the file itself; there is no server. Changes are made one at a time, in groups, inside a lock that all
-//! queue for; reads see snapshots and wait for nobody. A notifier beside the file tells the others that something changed. What a
-//! transaction means is decided by the evaluator of the core, as in the memory engine.
+//! Every process opens the file itself; there is no server. Writes are committed in groups, inside a lock that all processes
+//! queue for. Reads see snapshots and wait for no writer. A pipe beside the file notifies the other processes of a commit. The
+//! evaluator of the core decides what a transaction does, as in the memory engine.
 //!
-//! Each of these files rails exists because the engine failed without it: `guard` notices exchanged files, `occupancy` prevents a second
-//! store beside a living one, `side_file` refuses planted files, `lock` makes the queue fair, `reserve` keeps revisions from
-//! repeating, `leases` ends leases before a read, `place` refuses folders where sharing does not work, and `alarm` reports
-//! the process that all others wait for.
+//! Each of these modules exists because the engine failed without it: `identity` detects exchanged files, `occupancy` prevents a second
+//! store beside a live one, `side_file` refuses planted files, `lock` makes the queue fair, `revision_reserve` keeps revisions from
+//! repeating, `leases` expires leases before a read, `paths` refuses folders where sharing does not work, and `lock_watchdog` reports
+//! the process that blocks the write lock.
 
 mod options;
 mod paths;
@@ -77,14 +77,14 @@ pub use options::{FileOptions, Retention, default_path};
 /// # Guarantees
 ///
 /// An acknowledged write survives the death of any process, and power loss too with [`Durability::PowerLoss`]. No revision is
-/// used twice, whatever is lost. A lease ends never early, usually within milliseconds, by any process that is alive,
-/// and no read shows a key whose lease is over. If the write lock makes no progress for five seconds, requests end with [`StoreError::Busy`].
+/// used twice, whatever is lost. A lease never ends early. Any live process expires it, usually within milliseconds,
+/// and no read shows a key after its lease has ended. If the write lock makes no progress for five seconds, requests end with [`StoreError::Busy`].
 /// Files that are removed or renamed under a process end its handle, and no new store is created in their place before that process
 /// has closed its handle or its leases are over.
 ///
 /// # Not guaranteed
 ///
-/// A process that is stopped (SIGSTOP, a debugger) inside a transaction blocks every writer until it goes on or dies; a
+/// A process that is stopped (SIGSTOP, a debugger) inside a transaction blocks every writer until it continues or dies; a
 /// warning names its pid. After `fork` the child must open the store itself.
 #[derive(Clone)]
 pub struct FileEngine {
@@ -162,28 +162,29 @@ impl Engine for FileEngine {
     }
 
     async fn batch(&self, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {
-        let (mut writes, mut reads, mut answers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut writes, mut reads, mut results) = (Vec::new(), Vec::new(), Vec::new());
         for txn in txns {
-            // What is wrong whatever the store holds need not wait for it.
+            // An invalid transaction is refused before it is queued.
             if let Err(error) = txn.check(&self.info.limits) {
-                answers.push(Err(error));
+                results.push(Err(error));
                 continue;
             }
-            let line = if txn.may_write() { &mut writes } else { &mut reads };
-            let (job, answer) = self.job(txn);
-            line.push(job);
-            answers.push(Ok(answer));
+            let queue = if txn.may_write() { &mut writes } else { &mut reads };
+            let (job, result) = self.job(txn);
+            queue.push(job);
+            results.push(Ok(result));
         }
         let core = &self.running.core;
-        for (line, jobs) in [(&core.writes, writes), (&core.reads, reads)] {
+        for (queue, jobs) in [(&core.writes, writes), (&core.reads, reads)] {
+            // All at once, so that one SQLite transaction can take them together.
             if !jobs.is_empty() {
-                line.join(jobs);
+                queue.join(jobs);
             }
         }
-        let mut replies = Vec::with_capacity(answers.len());
-        for answer in answers {
-            replies.push(match answer {
-                Ok(answer) => answer.await.unwrap_or(Err(StoreError::Closed)),
+        let mut replies = Vec::with_capacity(results.len());
+        for result in results {
+            replies.push(match result {
+                Ok(result) => result.await.unwrap_or(Err(StoreError::Closed)),
                 Err(error) => Err(error),
             });
         }
@@ -197,6 +198,7 @@ impl Engine for FileEngine {
         previous: PreviousValues,
     ) -> Result<WatchStream, StoreError> {
         select.check()?;
+        // Read first: a watch from `Now` then includes every write that begins after this call returns.
         let (revision, compacted) =
             self.running.read(|tables| Ok((tables.revision(), tables.compacted()))).await?;
         let after = match start {
@@ -205,6 +207,7 @@ impl Engine for FileEngine {
         };
         let core = &self.running.core;
         let id = core.hub.add(select.clone(), after, previous, (revision, compacted));
+        // It may be asleep, because there was no watcher.
         core.wake_follower();
         Ok(Box::pin(FileWatch::new(self.running.clone(), id, select, previous)))
     }
@@ -213,6 +216,7 @@ impl Engine for FileEngine {
         let limits = self.info.limits;
         limits.grant_ttl(ttl)?;
         let id = id.unwrap_or_else(random_lease);
+        // Before the request: the store counts the TTL from a later moment, so validity ends before the lease.
         let asked_at = BootClock.now();
         let ttl = self.running.write(0, move |tables| tables.grant(id, ttl, &limits)).await?;
         self.running.core.note_valid(ttl);

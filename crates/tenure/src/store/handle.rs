@@ -1,4 +1,4 @@
-//! The handle that everyone uses: any engine, and the everyday sentences on top of its verbs.
+//! The handle on a store: any engine, with shorthands for common requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::{
     WatchStream,
 };
 
-/// How many chunks of a long list are under way at once. One leaves the store idle between answers; beyond four nothing
+/// How many chunks of a long list are in flight at once. One leaves the store idle between responses; beyond four nothing
 /// was gained on etcd, and a slow store only gets a longer queue.
 const CHUNKS_IN_FLIGHT: usize = 4;
 
@@ -77,7 +77,7 @@ impl Store {
     }
 
     /// Reads all keys of a selection page by page, as [`Store::list`] does, but at the revision of the read if it has one, and with
-    /// or without values as it says.
+    /// or without values according to it.
     pub(crate) async fn list_all(&self, get: Get) -> Result<Page, StoreError> {
         let mut len = PageLen::new();
         let end = get.select.end();
@@ -87,9 +87,11 @@ impl Store {
             let page = Get { at, select: rest.clone(), ..get.clone() }.limit(len.get());
             let page = match self.get(page).await {
                 Ok(page) => page,
+                // The same page again, with fewer keys.
                 Err(error) if len.shrinks_for(&error) => continue,
                 Err(error) => return Err(error),
             };
+            // All pages at the revision of the first, so that the list is one snapshot.
             let revision = *at.get_or_insert(page.revision);
             pairs.extend(page.pairs);
             match pairs.last() {
@@ -111,7 +113,7 @@ impl Store {
         self.engine.txn(txn).await
     }
 
-    /// Does independent transactions, each with an outcome of its own; see [`Engine::batch`]. For none of them the store is not asked.
+    /// Does independent transactions, each with an outcome of its own; see [`Engine::batch`]. An empty list sends nothing.
     pub async fn batch(&self, txns: Vec<Txn>) -> Vec<Result<TxnReply, StoreError>> {
         if txns.is_empty() {
             return Vec::new();
@@ -124,7 +126,7 @@ impl Store {
         Ok(self.txn(Txn::from(Op::put(key, value))).await?.revision)
     }
 
-    /// Puts a key that dies with a lease.
+    /// Puts a key that is deleted with a lease.
     pub async fn put_leased(
         &self,
         key: impl Into<Bytes>,
@@ -134,16 +136,16 @@ impl Store {
         Ok(self.txn(Txn::from(Op::put_leased(key, value, lease))).await?.revision)
     }
 
-    /// Deletes keys; says how many there were.
+    /// Deletes keys; returns how many there were.
     pub async fn delete(&self, select: Selection) -> Result<u64, StoreError> {
         let reply = self.txn(Txn::from(Op::Delete(select))).await?;
         match reply.results.first() {
             Some(OpReply::Delete { count }) => Ok(*count),
-            _ => Err(StoreError::Corrupt("a delete was not answered as one".into())),
+            _ => Err(StoreError::Corrupt("the reply to a delete has another type".into())),
         }
     }
 
-    /// Puts a key if it does not exist; says under which token, or none if it does exist.
+    /// Puts a key if it does not exist; returns its token, or none if the key exists.
     pub async fn create(
         &self,
         key: impl Into<Bytes>,
@@ -206,12 +208,12 @@ impl Store {
         self.engine.leases().await
     }
 
-    /// Forgets history up to `revision`; see [`Engine::compact`].
+    /// Compacts history up to `revision`; see [`Engine::compact`].
     pub async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
         self.engine.compact(revision).await
     }
 
-    /// Waits until a store that could not be reached answers again; see [`Engine::reachable`].
+    /// Waits until a store that could not be reached responds again; see [`Engine::reachable`].
     pub async fn reachable(&self) {
         self.engine.reachable().await;
     }

@@ -28,7 +28,7 @@ const HISTORY_LEN_MIN: usize = 10_000;
 /// How long history is kept at least, however much there is.
 const HISTORY_AGE_MIN: Duration = Duration::from_secs(600);
 
-/// How much more history than that there may be before it is forgotten, so that not every write has to look.
+/// How much more history than that there may be before it is compacted, so that not every write has to do it.
 const HISTORY_SLACK: usize = 1_000;
 
 /// A store inside this process, gone with it.
@@ -41,7 +41,7 @@ pub struct MemoryEngine {
 struct MemoryShared {
     clock: Arc<dyn Clock>,
     state: Mutex<MemoryState>,
-    /// Rung when the next lease ends sooner than the reaper thinks, and when there is nothing left to reap for.
+    /// Notified when the next lease ends sooner than the reaper expects, and when the store is dropped.
     reaper: Arc<Notify>,
 }
 
@@ -82,7 +82,7 @@ impl MemoryEngine {
         MemoryEngine { info: Arc::new(info), shared: Arc::new(shared) }
     }
 
-    /// Runs `work` on the keyspace, then wakes whoever has something to read.
+    /// Runs `work` on the keyspace, then wakes the readers that have new changes.
     fn with<T>(
         &self,
         work: impl FnOnce(&mut Keyspace, Moment) -> Result<T, StoreError>,
@@ -103,6 +103,7 @@ impl MemoryEngine {
             self.shared.ensure_reaper(&mut state);
         }
         wake(state);
+        // After the lock is released: the reaper takes it at once.
         if sooner {
             self.shared.reaper.notify_one();
         }
@@ -198,10 +199,11 @@ impl Drop for MemoryShared {
     }
 }
 
-/// Ends leases when their time is over, so that watchers hear of it although nobody calls.
-async fn reap(shared: Weak<MemoryShared>, clock: Arc<dyn Clock>, bell: Arc<Notify>) {
+/// Expires leases on time, so that watchers see it also while the store gets no requests.
+async fn reap(shared: Weak<MemoryShared>, clock: Arc<dyn Clock>, changed: Arc<Notify>) {
     loop {
         let next = {
+            // Weak: the task must not keep a dropped store alive.
             let Some(shared) = shared.upgrade() else { return };
             let mut state = shared.lock();
             if state.is_closed {
@@ -213,17 +215,17 @@ async fn reap(shared: Weak<MemoryShared>, clock: Arc<dyn Clock>, bell: Arc<Notif
             next
         };
         match next {
-            None => bell.notified().await,
+            None => changed.notified().await,
             Some(deadline) => tokio::select! {
                 biased;
-                () = bell.notified() => {}
+                () = changed.notified() => {}
                 () = clock.sleep_until(deadline) => {}
             },
         }
     }
 }
 
-/// Wakes the readers who have something to read, after letting go of the store.
+/// Wakes the readers that have new changes, after releasing the lock on the store.
 fn wake(mut state: MutexGuard<'_, MemoryState>) {
     let mut woken = Vec::new();
     while let Some(id) = state.keyspace.poll_woken() {
@@ -258,6 +260,7 @@ impl Stream for MemoryWatch {
             return Poll::Ready(Some(Err(WatchError::Lost(StoreError::Closed))));
         }
         let item = state.keyspace.poll_watch(self.id, self.previous);
+        // Under the lock that writers hold, so that no change comes between the poll and the registration.
         if item.is_none() {
             state.readers.insert(self.id, context.waker().clone());
         }

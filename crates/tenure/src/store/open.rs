@@ -8,7 +8,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// What the engine says, or [`UnusableStore::EngineMissing`](super::Unusable::EngineMissing), which no retry helps, if the engine was not built in.
+    /// The error of the engine, or [`UnusableStore::EngineMissing`](super::UnusableStore::EngineMissing), which no retry helps, if the engine was not built in.
     ///
     /// # Cancellation
     ///

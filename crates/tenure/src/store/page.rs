@@ -1,14 +1,14 @@
 //! How many keys are listed at a time.
 //!
-//! Nobody knows beforehand how large the values are. A page of a thousand tasks is some hundred KiB, and with the longest props some hundred MiB,
-//! which no answer carries. So a page that was too large is asked again, smaller, and those after it are as small.
+//! The size of the values is not known beforehand. A page of a thousand tasks is some hundred KiB, and with the longest props some hundred
+//! MiB, which exceeds every response limit. So a page that was too large is requested again, smaller, and those after it are as small.
 
 use super::{InvalidRequest, StoreError};
 
 /// Enough to make round trips rare, few enough that values of a few KiB stay far below what a connection carries in one message.
 const LEN_MAX: u32 = 1_000;
 
-/// How much smaller the next try is: halving would fetch most of what is thrown away twice.
+/// How much smaller the next attempt is: halving would fetch most of the discarded data twice.
 const DIVISOR: u32 = 4;
 
 /// How many keys are listed at a time.
@@ -24,7 +24,7 @@ impl PageLen {
         self.0
     }
 
-    /// Whether the page is worth asking for again, because it is smaller now.
+    /// Whether the page should be requested again, because it is smaller now.
     pub(crate) fn shrinks_for(&mut self, error: &StoreError) -> bool {
         let is_too_large = matches!(error, StoreError::Invalid(InvalidRequest::AnswerTooLarge(_)));
         let was_more = self.0 > 1;
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_shrinks_to_one_key_and_for_one_reason() {
+    fn page_shrinks_only_when_too_large() {
         let too_large = StoreError::Invalid(InvalidRequest::AnswerTooLarge("70 MiB".to_owned()));
         let mut len = PageLen::new();
         assert!(!len.shrinks_for(&StoreError::NoSpace));

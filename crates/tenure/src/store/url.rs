@@ -60,7 +60,7 @@ pub enum InvalidStoreUrl {
     Credentials,
 }
 
-/// The port that etcd listens on unless told otherwise.
+/// etcd's default port.
 const ETCD_PORT: u16 = 2379;
 
 impl FromStr for StoreUrl {
@@ -77,7 +77,7 @@ impl FromStr for StoreUrl {
             }
             return Ok(StoreUrl::File(PathBuf::from(path)));
         }
-        // Before the members are told apart: a password may hold a comma.
+        // Before the members are split: a password may contain a comma.
         if text.contains('@') {
             return Err(InvalidStoreUrl::Credentials);
         }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_is_named_by_its_scheme() {
+    fn store_is_named_by_its_scheme() {
         let plain = |members: &[&str]| StoreUrl::Etcd {
             endpoints: members.iter().map(|&member| member.to_owned()).collect(),
             security: Transport::Plain,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_store_is_refused_with_a_hint() {
+    fn invalid_address_is_refused_with_hint() {
         for text in [
             "",
             "memory",

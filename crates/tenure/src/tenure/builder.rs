@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::id::{InvalidName, Namespace};
+use tenure_core::id::{InvalidName, Namespace, NodeId};
 
 use super::Tenure;
 use crate::clock::{BootClock, Clock};
@@ -126,6 +126,7 @@ pub struct TenureBuilder {
     user: Option<(String, String)>,
     namespace: Result<Namespace, InvalidName>,
     identity: Option<Identity>,
+    sender: Option<NodeId>,
     ttl: Duration,
     clock: Arc<dyn Clock>,
 }
@@ -137,6 +138,7 @@ impl Default for TenureBuilder {
             user: None,
             namespace: Namespace::parse(NAMESPACE),
             identity: None,
+            sender: None,
             ttl: TTL,
             clock: Arc::new(BootClock),
         }
@@ -170,6 +172,12 @@ impl TenureBuilder {
         self
     }
 
+    /// The name in the commands that this process sends; the name of the identity otherwise.
+    pub fn sender(mut self, name: NodeId) -> TenureBuilder {
+        self.sender = Some(name);
+        self
+    }
+
     /// The TTL of requests that do not choose another; 15 s.
     pub fn ttl(mut self, ttl: Duration) -> TenureBuilder {
         self.ttl = ttl;
@@ -194,7 +202,7 @@ impl TenureBuilder {
     ///
     /// Leaves nothing open; a store file that did not exist may exist then, empty.
     pub async fn connect(self) -> Result<Tenure, ConnectError> {
-        let TenureBuilder { source, user, namespace, identity, ttl, clock } = self;
+        let TenureBuilder { source, user, namespace, identity, sender, ttl, clock } = self;
         let namespace = namespace?;
         let source = source.or_else(from_environment).ok_or(ConnectError::NoStore)?;
         let owns_store = !matches!(source.kind, SourceKind::Open(_));
@@ -202,7 +210,7 @@ impl TenureBuilder {
         match Session::options().ttl(ttl).clock(clock).open(store.clone()) {
             Ok(session) => {
                 let identity = identity.unwrap_or_else(identity::current);
-                Ok(Tenure::new(session, namespace, identity, owns_store))
+                Ok(Tenure::new(session, namespace, (identity, sender), owns_store))
             }
             Err(error) => {
                 if owns_store {

@@ -115,12 +115,14 @@ impl<S: TtlStorage> Drive for TtlTask<S> {
         if self.is_stopped {
             return NextStep::End;
         }
+        // One call for requests and status: both must be of the same moment of the machine.
         let TtlStep { requests, status, wake, failures } = self.term.step();
         self.failures = failures;
         for (request, sent_at) in requests {
             self.term.inbox.send(call(self.shared.clone(), self.key.clone(), request, sent_at));
         }
         let key = &self.key.key;
+        // From here on this process may campaign again under the same key.
         // The deletion continues in the background. Another campaign for the key stores another nonce.
         if matches!(status, TtlStatus::Leaving(_) | TtlStatus::Over(_)) {
             self.shared.remove(key, &self.term);
@@ -148,6 +150,7 @@ impl<S: TtlStorage> Drive for TtlTask<S> {
 
     fn inputs(&mut self) -> (impl Future<Output = TtlInput> + Send, impl Future<Output = TtlInput> + Send) {
         let TtlTask { shared, reply, is_released, term, .. } = self;
+        // All are rare, so a `biased` select starves none of them. Replies and timers are the driver's own.
         let rare = async move {
             tokio::select! {
                 biased;
@@ -164,6 +167,7 @@ impl<S: TtlStorage> Drive for TtlTask<S> {
         match event {
             DriverEvent::Input(TtlInput::Stop) => self.is_stopped = true,
             DriverEvent::Input(TtlInput::Release) => {
+                // Disables both release inputs: a cancelled token stays ready and would spin the loop.
                 self.is_released = true;
                 let is_closed = self.shared.is_closed();
                 self.term.leave(if is_closed { LossReason::Closed } else { LossReason::Released });
@@ -202,6 +206,7 @@ impl<S: TtlStorage> TtlTask<S> {
                 if !std::mem::replace(&mut self.storage.is_failing, true) {
                     warn!(?key, %error, "storage request failed");
                 }
+                // An ambiguous swap is repeated: it writes the same value, so a second application changes nothing.
                 let reply =
                     if error.is_ambiguous() { StorageReply::Unknown } else { StorageReply::NotApplied };
                 self.storage.last = Some(error);
@@ -227,7 +232,7 @@ fn outcome(
         | TtlStatus::Over(TtlEnd::Held | TtlEnd::Replaced) => {
             Err(TtlCampaignError::Held { subject: term.subject().to_string().into() })
         }
-        // Only a close releases a term whose caller still waits.
+        // While the caller still waits, only a close releases the term.
         TtlStatus::Stopping
         | TtlStatus::Leaving(TtlEnd::Released(_))
         | TtlStatus::Over(TtlEnd::Released(_)) => Err(TtlCampaignError::Closed),
@@ -260,6 +265,7 @@ async fn call<S: TtlStorage>(
         let (storage, TtlKey { key, stored, ttl }) = (&shared.storage, &*key);
         match request {
             StorageRequest::Insert => storage.insert_if_absent(key, stored, *ttl).await.map(applied),
+            // For its own value: the swap only restarts the TTL, and fails if another candidate has the key.
             StorageRequest::Swap => storage.compare_and_swap(key, stored, stored, *ttl).await.map(applied),
             StorageRequest::Delete => storage.compare_and_delete(key, stored).await.map(applied),
             StorageRequest::Token => {
@@ -267,6 +273,7 @@ async fn call<S: TtlStorage>(
             }
         }
     };
+    // A panic in the storage counts as a failed request. If it ended the driver, the term would end without a release.
     let result = AssertUnwindSafe(calling).catch_unwind().await;
     let result = result.unwrap_or_else(|_| Err(StorageError::ambiguous("the storage panicked")));
     StorageResponse { request, sent_at, result }

@@ -229,6 +229,7 @@ impl<S: TtlStorage> TtlCampaign<S> {
                     }
                     return Ok(done);
                 }
+                // The work was dropped. This process may lead again, so the loop campaigns once more.
                 Err(lost) => warn!(key = ?self.election.key, reason = %lost.reason, "leadership lost"),
             }
         }
@@ -260,6 +261,7 @@ impl<S: TtlStorage> TtlCampaign<S> {
         // A nonce for each attempt, so that a late request of an earlier one is never taken for this one.
         let stored = self.value.stamped(Nonce::random());
         let key = TtlKey { key: self.election.key.clone(), stored, ttl };
+        // A task of its own: if the caller drops its future, the driver still undoes the request in flight.
         shared.tasks.spawn(driver::drive(shared.clone(), TtlCampaignJob { key, term, reply }));
         // The driver always replies, unless the runtime shuts down.
         replied.await.unwrap_or(Err(TtlCampaignError::Closed))
@@ -283,6 +285,7 @@ impl<S: TtlStorage> TtlCampaign<S> {
                 result => return result,
             }
             let now = shared.clock.now();
+            // Also after a notification: candidates that are woken together must not all retry without a pause.
             let pause = shared.clock.sleep_until(now + ttl / PAUSE_PART);
             let poll = shared.clock.sleep_until(now + poll_after(ttl, has_watch, rng::jitter()));
             let freed: KeyFreed = freed.unwrap_or_else(|| Box::pin(std::future::pending()));

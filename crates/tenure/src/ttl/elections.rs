@@ -23,7 +23,7 @@ const TTL: Duration = Duration::from_secs(15);
 /// keeps its key until it expires.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a release waits for the storage. A key whose deletion is not confirmed by then expires by itself.
+/// How long a release waits for the storage. If the deletion of a key is not confirmed by then, the key expires by itself.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(5);
 
 /// Elections on one storage; see the [module](super). Cheap to clone; all clones share their terms.
@@ -136,6 +136,7 @@ impl<S: TtlStorage> TtlElectionsBuilder<S> {
         if requires_fencing && !capabilities.fencing {
             return Err(TtlCampaignError::NotFenced { capabilities });
         }
+        // Checked here, so that a wrong TTL fails at the start of the program and not at the first campaign.
         options.timing(options.ttl)?;
         Ok(TtlElections::open(storage, clock, options))
     }
@@ -195,12 +196,14 @@ impl<S: TtlStorage> TtlElections<S> {
     /// The terms are released in the background.
     pub async fn close(&self) -> Result<(), CloseError> {
         let shared = &self.handle.shared;
+        // Before the wait, and under the lock: no campaign can be reserved after this point.
         shared.begin_close();
         let deadline = shared.clock.now() + shared.options.stop_within + CONFIRM_WITHIN;
         tokio::select! {
             biased;
             () = shared.tasks.wait() => {}
             () = shared.clock.sleep_until(deadline) => {
+                // The drivers end without a confirmation, and report their keys as unconfirmed.
                 shared.stop.cancel();
                 shared.tasks.wait().await;
             }
@@ -270,9 +273,11 @@ impl<S: TtlStorage> TtlShared<S> {
     /// Reserves a key for one campaign of this process.
     pub(super) fn reserve(&self, key: &S::Key, term: &Arc<TtlTermState>) -> Result<(), TtlCampaignError> {
         let mut terms = self.lock();
+        // Under the same lock as `begin_close`: a campaign is either refused or seen by the close.
         if terms.is_closed {
             return Err(TtlCampaignError::Closed);
         }
+        // Two campaigns of one process would renew and delete each other's key.
         if terms.terms.contains_key(key) {
             return Err(TtlCampaignError::AlreadyLeading);
         }
@@ -296,6 +301,7 @@ impl<S: TtlStorage> TtlShared<S> {
         if !self.storage.capabilities().watch {
             return None;
         }
+        // A storage that hangs must not keep the campaign from polling, hence the deadline.
         let deadline = self.clock.sleep_until(self.clock.now() + ttl / 4);
         tokio::select! {
             biased;
@@ -308,6 +314,7 @@ impl<S: TtlStorage> TtlShared<S> {
     /// A term does not prevent another campaign for its key any more.
     pub(super) fn remove(&self, key: &S::Key, term: &Arc<TtlTermState>) {
         let mut terms = self.lock();
+        // Only this term: another campaign may have reserved the key since.
         if terms.terms.get(key).is_some_and(|current| Arc::ptr_eq(current, term)) {
             terms.terms.remove(key);
         }
@@ -325,6 +332,7 @@ impl<S: TtlStorage> TtlShared<S> {
             Some(TtlEnd::Held | TtlEnd::NotAcquired | TtlEnd::Lapsed | TtlEnd::Replaced) => false,
         };
         let mut terms = self.lock();
+        // The close reports it. Before a close, the caller of `release` gets the outcome.
         if may_be_stored && terms.is_closed {
             terms.unconfirmed.push((term.subject().to_string(), term.ttl()));
         }

@@ -84,6 +84,7 @@ where
             return Ok(false);
         }
         let until = now + ttl;
+        // Never reused, also after a deletion: a token must grow with every leader.
         state.inserts += 1;
         let token = Token(Revision(state.inserts));
         let entry = StoredValue { value: value.clone(), until, token, gone: CancellationToken::new() };
@@ -97,6 +98,7 @@ where
         let Some(entry) = state.entries.get_mut(key).filter(|entry| entry.value == *old) else {
             return Ok(false);
         };
+        // The token stays: a renewal is the same leadership.
         let before = std::mem::replace(&mut entry.until, now + ttl);
         entry.value = new.clone();
         state.ends.remove(&(before, key.clone()));

@@ -81,6 +81,7 @@ impl RedisStorage {
 
     /// The connection, opened if there is none. A failure to connect is not ambiguous: nothing was sent.
     async fn connect(&self) -> Result<MultiplexedConnection, StorageError> {
+        // Held while connecting: concurrent requests then share one connection instead of opening several.
         let mut connection = self.connection.lock().await;
         if let Some(connection) = &*connection {
             return Ok(connection.clone());
@@ -127,6 +128,7 @@ impl TtlStorage for RedisStorage {
         ttl: Duration,
     ) -> Result<bool, StorageError> {
         let mut connection = self.connect().await?;
+        // One command, so the key never exists without its TTL.
         let mut set = redis::cmd("SET");
         set.arg(self.key(key)).arg(&value[..]).arg("NX").arg("PX").arg(milliseconds(ttl));
         match set.query_async::<Option<String>>(&mut connection).await {

@@ -18,7 +18,7 @@ pub type KeyFreed = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A storage in which keys live for a bounded time. Implement it with plain `async fn`s.
 ///
 /// `Ok(true)` means applied, `Ok(false)` means not applied because another value is stored, or none. An error is one of the two other
-/// outcomes: [`StorageError::NotApplied`] or [`StorageError::Ambiguous`]. An implementation that cannot tell them apart returns `Ambiguous`.
+/// outcomes: [`StorageError::NotApplied`] or [`StorageError::Ambiguous`]. An implementation that cannot distinguish them returns `Ambiguous`.
 ///
 /// ```
 /// use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! A Tenure store as a TTL storage: each key has its own lease.
 //!
 //! A store cannot swap a value and renew its lease in one step, so a swap renews the lease first. If the swap then finds another value, a
-//! lease was renewed without need, and it expires. In the other order a value could be acknowledged whose lease has ended already.
+//! lease was renewed without need, and it expires. In the other order a value could be acknowledged after its lease has ended.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl StoreStorage {
     }
 
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, StorageError> {
-        // A lease whose grant had no reply has no keys, and expires.
+        // A granted lease without a reply has no keys, and expires.
         Ok(self.store.grant(ttl, None).await.map_err(StorageError::not_applied)?.id)
     }
 
@@ -66,8 +66,10 @@ impl StoreStorage {
     ) -> Result<Option<(LeaseId, bool)>, StorageError> {
         let Some(lease) = lease else { return Ok(Some((self.grant(ttl).await?, true))) };
         match self.store.renew(lease).await.map_err(outcome)? {
+            // The key was deleted with its lease.
             Renewal::Gone => Ok(None),
             Renewal::Renewed { ttl: granted, .. } if granted >= ttl => Ok(Some((lease, false))),
+            // The TTL of a lease cannot be changed: a longer one needs a new lease.
             Renewal::Renewed { .. } => Ok(Some((self.grant(ttl).await?, true))),
         }
     }
@@ -100,6 +102,7 @@ impl TtlStorage for StoreStorage {
         match reply {
             Ok(reply) => {
                 if !reply.succeeded {
+                    // Another candidate was faster. Nothing is stored under this lease.
                     self.revoke(lease).await;
                 }
                 Ok(reply.succeeded)
@@ -126,10 +129,12 @@ impl TtlStorage for StoreStorage {
             .then(Op::Put { key, value: new.clone(), lease: LeaseChoice::Attach(lease) });
         let is_done = match self.store.txn(swap).await {
             Ok(reply) => reply.succeeded,
+            // It expired between the renewal and the swap, and the key with it.
             Err(StoreError::LeaseNotFound) => false,
             Err(error) => return Err(outcome(error)),
         };
         match (is_new, is_done, pair.lease) {
+            // The key has moved to the new lease, so the former one has no keys.
             (true, true, Some(before)) => self.revoke(before).await,
             (true, false, _) => self.revoke(lease).await,
             (true, true, None) | (false, _, _) => {}
@@ -139,6 +144,7 @@ impl TtlStorage for StoreStorage {
 
     async fn compare_and_delete(&self, key: &String, value: &Bytes) -> Result<bool, StorageError> {
         let key = self.key(key)?;
+        // By value and not by revision: after lost responses the caller knows no revision, and the nonce makes the value unique.
         let delete = Txn::new()
             .when(Condition::value_is(key.clone(), value.clone()))
             .then(Op::Get(Get::key(key.clone())))
@@ -147,6 +153,7 @@ impl TtlStorage for StoreStorage {
         if let Some(OpReply::Get(page)) = reply.results.first()
             && let Some(lease) = page.pairs.first().and_then(|pair| pair.lease)
         {
+            // Its only key was deleted.
             self.revoke(lease).await;
         }
         Ok(reply.succeeded)
@@ -159,6 +166,7 @@ impl TtlStorage for StoreStorage {
 
     async fn watch(&self, key: &String) -> Result<KeyFreed, StorageError> {
         let key = self.key(key)?;
+        // `Now` is enough: the campaign opens the watch before its attempt.
         let stream = self.store.watch(Selection::Key(key), WatchStart::Now, PreviousValues::Omitted).await;
         let mut stream = stream.map_err(StorageError::not_applied)?;
         Ok(Box::pin(async move {

@@ -59,13 +59,16 @@ impl TtlTermState {
     /// Shows the time to the machine, and takes its requests.
     pub(super) fn step(&self) -> TtlStep {
         let mut machine = self.lock();
+        // Inside the lock: the machine must never see time go back.
         let now = self.clock.now();
+        // The machine deletes the key only after the work has stopped, so that the next leader does not overlap with it.
         if !self.validity.get().is_some_and(Validity::is_working) {
             machine.handle_stopped(now);
         }
         let requests =
             std::iter::from_fn(|| machine.poll_request(now)).map(|request| (request, now)).collect();
         let status = machine.status(now);
+        // Still under the lock: no reader may see an older validity after a newer one.
         self.publish(&machine, status, now);
         TtlStep { requests, status, wake: machine.next_wake(), failures: machine.failures() }
     }
@@ -98,6 +101,7 @@ impl TtlTermState {
             validity.end(reason);
         }
         self.publish(&machine, status, now);
+        // Unlocked first: the woken driver takes the same lock.
         drop(machine);
         self.inbox.notify();
     }
@@ -114,6 +118,7 @@ impl TtlTermState {
     /// Releases it, and waits until the storage has confirmed that.
     pub(super) async fn release(&self) -> Result<(), ReleaseError> {
         self.leave(LossReason::Released);
+        // On the term's own clock: under virtual time the bound must be virtual too.
         let within = confirm_within(&self.config);
         let deadline = self.clock.sleep_until(self.clock.now() + within);
         let mut ended = self.ended.subscribe();
@@ -128,6 +133,7 @@ impl TtlTermState {
             Some(TtlEnd::Released(TtlReleaseOutcome::StillRunning)) => {
                 Err(ReleaseError::StillRunning { subject: subject(), after: self.config.stop_within })
             }
+            // The deletion may still be applied; the key expires otherwise.
             Some(TtlEnd::Released(TtlReleaseOutcome::Unconfirmed)) | None => {
                 Err(ReleaseError::NotConfirmed { ttl: self.ttl() })
             }
@@ -173,6 +179,7 @@ impl TtlTermState {
     /// Makes its validity that of the machine.
     fn publish(&self, machine: &TtlElection, status: TtlStatus, now: Moment) {
         if status == TtlStatus::Leading {
+            // Counted from before the acknowledged request was sent, minus the margin: it ends before the storage's TTL does.
             let valid_until = now + machine.remaining(now);
             let validity = self.validity.get_or_init(|| {
                 let cell = Arc::new(LeaseCell::new(valid_until));

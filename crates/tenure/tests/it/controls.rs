@@ -1,4 +1,4 @@
-//! Negative controls: engines that are wrong in one way, and the case that must say so.
+//! Negative controls: engines that are wrong in one way, and the case that must fail.
 //!
 //! A suite that cannot fail proves nothing. Each engine here breaks one rule that a real engine has broken or could break.
 
@@ -20,7 +20,7 @@ use tenure::store::{
 use crate::tokio_clock::TokioClock;
 use crate::twisted::{Twist, Twisted};
 
-/// Runs all but the load cases, and says that this one failed, among few.
+/// Runs all but the load cases, and requires that this one failed, among few.
 async fn failing(twist: impl Twist, id: &str) -> Report {
     let cases = conformance::cases().into_iter().filter(|case| !case.id.starts_with('X')).collect();
     let report =
@@ -53,7 +53,7 @@ struct Nothing;
 impl Twist for Nothing {}
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_without_a_twist_passes() {
+async fn engine_without_a_twist_passes() {
     conformance::run(|| async { Twisted::store(TokioClock::memory(), Nothing) }).await.assert_passed();
 }
 
@@ -93,12 +93,12 @@ impl Twist for RecentIsTooLate {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recent_watch_that_begins_one_too_late_is_found() {
+async fn late_recent_watch_is_found() {
     must_fail(RecentIsTooLate, "W23").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_begins_one_too_late_is_found() {
+async fn late_watch_is_found() {
     must_fail(WatchOffByOne, "W02").await;
 }
 
@@ -116,7 +116,7 @@ impl Twist for BlindDuplicates {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_put_twice_in_one_transaction_is_found() {
+async fn duplicate_put_in_transaction_is_found() {
     must_fail(BlindDuplicates, "T07").await;
 }
 
@@ -138,7 +138,7 @@ impl Twist for EarlyEnd {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_ends_a_millisecond_early_is_found() {
+async fn lease_ending_early_is_found() {
     must_fail(EarlyEnd, "L11").await;
 }
 
@@ -156,7 +156,7 @@ impl Twist for PutRenews {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_put_that_renews_is_found() {
+async fn put_that_renews_is_found() {
     must_fail(PutRenews, "L12").await;
 }
 
@@ -174,7 +174,7 @@ impl Twist for PartlyApplied {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_transaction_that_wrote_something_is_found() {
+async fn refused_transaction_that_wrote_something_is_found() {
     must_fail(PartlyApplied, "T09").await;
 }
 
@@ -188,7 +188,7 @@ impl Twist for VersionNotReset {
     async fn txn(&self, memory: &MemoryEngine, txn: Txn) -> Result<TxnReply, StoreError> {
         for op in &txn.then {
             if let Op::Put { key, .. } = op {
-                *self.puts.lock().expect("nobody panics while counting").entry(key.clone()).or_default() += 1;
+                *self.puts.lock().expect("counting does not panic").entry(key.clone()).or_default() += 1;
             }
         }
         Engine::txn(memory, txn).await
@@ -201,7 +201,7 @@ impl Twist for VersionNotReset {
             pair.version = self
                 .puts
                 .lock()
-                .expect("nobody panics while counting")
+                .expect("counting does not panic")
                 .get(&pair.key)
                 .copied()
                 .unwrap_or(pair.version);
@@ -211,7 +211,7 @@ impl Twist for VersionNotReset {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_outlives_its_key_is_found() {
+async fn version_that_outlives_its_key_is_found() {
     must_fail(VersionNotReset::default(), "K02").await;
 }
 
@@ -229,7 +229,7 @@ impl Twist for OpenPrefix {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_prefix_that_matches_another_name_is_found() {
+async fn prefix_that_matches_another_name_is_found() {
     must_fail(OpenPrefix, "R20").await;
 }
 
@@ -254,7 +254,7 @@ impl Twist for Reordered {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_out_of_order_is_found() {
+async fn batch_out_of_order_is_found() {
     must_fail(Reordered, "W04").await;
 }
 
@@ -280,7 +280,7 @@ impl Twist for Split {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revision_that_comes_in_pieces_is_found() {
+async fn revision_that_comes_in_pieces_is_found() {
     must_fail(Split, "L04").await;
 }
 
@@ -337,7 +337,7 @@ impl Twist for SilentGap {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gap_that_nobody_is_told_of_is_found() {
+async fn silent_gap_is_found() {
     must_fail(SilentGap, "C04").await;
 }
 
@@ -358,7 +358,7 @@ impl Twist for MissingDiffers {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_value_that_differs_is_found() {
+async fn missing_value_that_differs_is_found() {
     must_fail(MissingDiffers, "T01").await;
 }
 
@@ -375,7 +375,7 @@ impl Twist for RevisionForNothing {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_revision_in_which_nothing_happened_is_found() {
+async fn revision_in_which_nothing_happened_is_found() {
     must_fail(RevisionForNothing, "K03").await;
 }
 
@@ -388,7 +388,7 @@ impl Twist for Forgetful {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_that_ignores_its_revision_is_found() {
+async fn read_that_ignores_its_revision_is_found() {
     must_fail(Forgetful, "R08").await;
 }
 
@@ -409,7 +409,7 @@ impl Twist for StickyLease {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_put_that_does_not_detach_is_found() {
+async fn put_that_does_not_detach_is_found() {
     must_fail(StickyLease, "L08").await;
 }
 
@@ -427,7 +427,7 @@ impl Twist for AllOrNothingBatch {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_fails_as_one_is_found() {
+async fn batch_that_fails_as_one_is_found() {
     must_fail(AllOrNothingBatch, "T20").await;
 }
 
@@ -440,7 +440,7 @@ impl Twist for HangingRenewal {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_hangs_fails_instead_of_hanging_the_suite() {
+async fn hanging_engine_fails_one_case() {
     let report = failing(HangingRenewal, "L10").await;
     let hung = report.results.iter().find(|case| case.id == "L10").unwrap();
     assert_eq!(hung.outcome.to_string(), "failed: did not end within 30s");
@@ -456,7 +456,7 @@ impl Twist for PanickingList {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_panics_fails_its_case_only() {
+async fn engine_that_panics_fails_its_case_only() {
     let report = failing(PanickingList, "L14").await;
     assert!(report.to_string().contains("panicked: no list today"), "{report}");
 }
@@ -478,7 +478,7 @@ impl Twist for LostEvent {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_event_is_found_by_the_logs() {
+async fn lost_event_is_found_by_the_logs() {
     let cases = conformance::cases().into_iter().filter(|case| case.id == "X01").collect();
     let report =
         conformance::run_cases(cases, || async { Twisted::store(TokioClock::memory(), LostEvent) }).await;
@@ -486,7 +486,7 @@ async fn a_lost_event_is_found_by_the_logs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_no_longer_answers_ends_the_suite_early() {
+async fn unresponsive_store_ends_suite_early() {
     struct Silent;
     impl Twist for Silent {
         async fn get(&self, _memory: &MemoryEngine, _get: Get) -> Result<Page, StoreError> {
@@ -495,6 +495,6 @@ async fn a_store_that_no_longer_answers_ends_the_suite_early() {
     }
     let report = conformance::run(|| async { Twisted::store(TokioClock::memory(), Silent) }).await;
     let last = report.results.last().unwrap();
-    assert_eq!(last.outcome.to_string(), "not run: the store no longer answered after K01");
+    assert_eq!(last.outcome.to_string(), "not run: the store stopped responding after K01");
     assert_eq!(report.results.len(), conformance::cases().len());
 }

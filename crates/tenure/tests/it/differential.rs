@@ -1,11 +1,11 @@
 //! One random script gives the same replies, events and final picture on every engine.
 //!
 //! The memory engine is the specification behind a mutex, so it is what the others are compared with. Cases of the
-//! conformance suite say what we thought of; these scripts say what we did not.
+//! conformance suite check the known rules; these scripts find the differences that no case describes.
 
 mod lane;
+mod normalize;
 mod script;
-mod words;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
@@ -72,7 +72,7 @@ fn difference(script: &Script, expected: &Transcript, found: &Transcript) -> Opt
     ))
 }
 
-/// Runs random scripts, says how many operations ran, and panics with the shortest script that shows a difference.
+/// Runs random scripts, returns how many operations ran, and panics with the shortest script that shows a difference.
 fn must_agree(runtime: &Runtime, count: u32, other: &Store) -> usize {
     match run_scripts(runtime, count, other) {
         Ok(ops) => ops,
@@ -103,7 +103,7 @@ fn with_expiry(runner: &mut TestRunner) -> Script {
     tree.current()
 }
 
-/// Compares a script whose leases end in real time, several times if the machine was too busy to be on time.
+/// Compares a script with leases that end in real time, several times if the machine was too busy to be on time.
 async fn compare_with_expiry(script: &Script, other: &Store) {
     for _ in 0..3 {
         match compare(script, other).await {
@@ -137,7 +137,7 @@ fn memory_and_memory_agree() {
 
 /// A negative control: the comparing finds an engine that is wrong in one way, and shows it with few steps.
 #[test]
-fn an_engine_that_does_not_detach_is_found_with_a_short_script() {
+fn missing_detach_is_found_with_short_script() {
     struct Sticky;
     impl Twist for Sticky {
         async fn txn(&self, memory: &MemoryEngine, mut txn: Txn) -> Result<TxnReply, StoreError> {

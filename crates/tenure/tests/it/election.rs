@@ -1,13 +1,13 @@
 //! Elections on every engine: what leaders, candidates and observers see.
 
-mod asking;
 mod candidates;
 pub(crate) mod child;
-mod crowd;
 mod holders;
 mod leading;
+mod many_candidates;
 mod observing;
 mod since;
+mod step_down;
 mod transfer;
 
 use std::time::Duration;
@@ -39,7 +39,7 @@ async fn keys(store: &Store) -> usize {
     store.list(Selection::prefix("/t/elections/")).await.unwrap().pairs.len()
 }
 
-/// Waits for something that must come soon.
+/// Waits for a future that must complete soon.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), what).await.expect("it must come soon")
 }
@@ -54,8 +54,8 @@ async fn wait_for_keys(store: &Store, count: usize) {
     .await;
 }
 
-/// Campaigns in the background, and waits until the line is so long.
-async fn stand(
+/// Campaigns in the background, and waits until the queue has so many keys.
+async fn enter(
     store: &Store,
     election: &Election,
     value: &str,
@@ -71,7 +71,7 @@ async fn next(observe: &mut Observe) -> Observation {
     soon(observe.next()).await.unwrap().unwrap()
 }
 
-/// The value of the leader that an observer sees next; none if nobody leads.
+/// The value of the leader that an observer sees next; none without a leader.
 async fn next_value(observe: &mut Observe) -> Option<String> {
     next(observe).await.leader.map(|leader| leader.record.value)
 }

@@ -1,4 +1,4 @@
-//! One log, whoever writes it and through whichever handle it is read.
+//! One log, for every writer and through every handle.
 
 use tenure::conformance::{EquivalenceSize, log_equivalence};
 use tenure::store::Store;
@@ -12,7 +12,7 @@ fn size() -> EquivalenceSize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn all_clones_of_a_memory_store_see_one_log() {
+async fn clones_of_memory_store_share_log() {
     log_equivalence(&[Store::memory()], size()).await.unwrap();
 }
 

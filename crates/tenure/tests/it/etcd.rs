@@ -39,7 +39,7 @@ async fn many_clients_see_one_history() {
 }
 
 #[tokio::test]
-async fn an_address_opens_a_store_and_a_dead_one_says_so() {
+async fn dead_address_is_reported_on_open() {
     let server = Server::start();
     let url: StoreUrl = format!("etcd://{}", server.endpoints()).parse().unwrap();
     let store = Store::open(&url).await.unwrap();
@@ -50,7 +50,7 @@ async fn an_address_opens_a_store_and_a_dead_one_says_so() {
 }
 
 #[tokio::test]
-async fn a_batch_of_a_hundred_is_one_request_and_each_has_its_own_outcome() {
+async fn batch_of_hundred_is_one_request() {
     let server = Server::start();
     let store = open(&server).await;
     store.put("/claim/7", "taken").await.unwrap();
@@ -65,7 +65,7 @@ async fn a_batch_of_a_hundred_is_one_request_and_each_has_its_own_outcome() {
 
 /// One unknown lease, one key twice, one empty key and one missing key among good ones.
 #[tokio::test]
-async fn a_bad_transaction_in_a_batch_spoils_only_itself() {
+async fn invalid_transaction_fails_alone_in_batch() {
     let server = Server::start();
     let store = open(&server).await;
     let mut txns: Vec<Txn> = (0..40).map(claim).collect();
@@ -107,7 +107,7 @@ async fn what_selects_nothing_reads_deletes_and_watches_nothing() {
 }
 
 #[tokio::test]
-async fn a_renewal_counts_from_before_it_was_sent() {
+async fn renewal_counts_from_before_it_was_sent() {
     let server = Server::start();
     let store = open(&server).await;
     let grant = store.grant(Duration::from_secs(5), None).await.unwrap();
@@ -122,7 +122,7 @@ async fn a_renewal_counts_from_before_it_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_whose_answer_is_lost_is_ambiguous_for_everyone_and_applied_once() {
+async fn lost_batch_response_is_ambiguous_for_all() {
     let server = Server::start();
     let direct = open(&server).await;
     let proxy = Proxy::to(server.member(0).client_addr());

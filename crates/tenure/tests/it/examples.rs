@@ -1,4 +1,4 @@
-//! The examples that the README promises something about, run as their users run them: as processes.
+//! The documented examples, run as their users run them: as processes.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -12,50 +12,50 @@ use tenure_fixture::Etcd;
 /// How long the next line may take on a busy machine. What is waited for takes a few seconds at most.
 const LINE_WITHIN: Duration = Duration::from_secs(30);
 
-/// An example that runs, and what it says.
-struct Running {
+/// A running example, and its output.
+struct RunningExample {
     child: Child,
     lines: mpsc::Receiver<String>,
-    said: Vec<String>,
+    output: Vec<String>,
 }
 
-impl Running {
-    fn start(example: &str, arguments: &[&str]) -> Running {
+impl RunningExample {
+    fn start(example: &str, arguments: &[&str]) -> RunningExample {
         let mut child = Command::new(binary(example))
             .args(arguments)
             .env_remove("TENURE_STORE")
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
+        let stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
-            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
-        Running { child, lines, said: Vec::new() }
+        RunningExample { child, lines, output: Vec::new() }
     }
 
-    /// Waits for a line with each of these words. The lines of the session's task and those of the example come from two tasks, so
-    /// neighbours may change places.
-    fn says(&mut self, promised: &[&str]) {
+    /// Waits for a line with each of these texts. The lines of the session and those of the example come from two tasks, so
+    /// adjacent lines may be swapped.
+    fn expect_lines(&mut self, promised: &[&str]) {
         let deadline = Instant::now() + LINE_WITHIN;
         let mut missing = promised.to_vec();
         while !missing.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(line) = self.lines.recv_timeout(left) else {
-                panic!("no line with {missing:?}; it said\n{}", self.said.join("\n"));
+                panic!("no line with {missing:?} in\n{}", self.output.join("\n"));
             };
-            missing.retain(|words| !line.contains(words));
-            self.said.push(line);
+            missing.retain(|text| !line.contains(text));
+            self.output.push(line);
         }
     }
 
     /// Ends as after Ctrl-C, or by itself, and without a failure.
-    fn ends(mut self) -> Vec<String> {
+    fn finish(mut self) -> Vec<String> {
         let status = self.child.wait().unwrap();
-        self.said.extend(self.lines.iter());
-        assert!(status.success(), "{status}; it said\n{}", self.said.join("\n"));
-        std::mem::take(&mut self.said)
+        self.output.extend(self.lines.iter());
+        assert!(status.success(), "{status}, output\n{}", self.output.join("\n"));
+        std::mem::take(&mut self.output)
     }
 
     fn interrupt(&self) {
@@ -64,15 +64,15 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningExample {
     fn drop(&mut self) {
-        // After a failed assertion; one that has ended cannot be killed any more.
+        // After a failed assertion. Killing a process that has ended is an error without consequence.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Examples are built into a folder beside that of the tests: by nextest with them, otherwise before them.
+/// Examples are built into a folder next to that of the tests: by nextest with them, otherwise before them.
 fn binary(example: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let built = tests.parent().unwrap().parent().unwrap().join("examples").join(example);
@@ -84,140 +84,142 @@ fn binary(example: &str) -> PathBuf {
     built
 }
 
-/// What the log under a heading of docs/registration.md says: each text once, in the order of the first lines with it, without times and fields.
+/// The log under a heading of docs/registration.md: each message once, in the order of its first line, without times and fields.
 ///
-/// The lines of the etcd client are left out: when its streams notice that the store is gone or back is no part of the story.
+/// The lines of the etcd client are left out: the moment at which its streams notice an outage is not documented.
 fn promised(heading: &str) -> Vec<&'static str> {
     let readme = include_str!("../../../../docs/registration.md");
     let section = readme.split_once(heading).expect("the guide has the heading").1;
     let log = section.split("```").nth(1).expect("a log follows");
     let mut texts = Vec::new();
     for line in log.lines() {
-        let Some((_, said)) = line.split_once("INFO ").or_else(|| line.split_once("WARN ")) else { continue };
-        let fields = said.split(' ').find(|word| word.contains('='));
-        let text = fields.map_or(said, |first| said[..said.find(first).unwrap_or(0)].trim_end());
-        if !text.starts_with("watches") && !text.starts_with("keep-alive") && !texts.contains(&text) {
+        let Some((_, output)) = line.split_once("INFO ").or_else(|| line.split_once("WARN ")) else {
+            continue;
+        };
+        let fields = output.split(' ').find(|word| word.contains('='));
+        let text = fields.map_or(output, |first| output[..output.find(first).unwrap_or(0)].trim_end());
+        if !text.starts_with("watch stream") && !text.starts_with("keep-alive stream") && !texts.contains(&text) {
             texts.push(text);
         }
     }
-    assert!(texts.len() >= 3, "the log under {heading:?} promises little: {texts:?}");
+    assert!(texts.len() >= 3, "the log under {heading:?} is short: {texts:?}");
     texts
 }
 
-/// The texts up to the last one with this word, and those after it.
+/// The messages up to the last one with this word, and those after it.
 fn split_after<'a>(texts: &'a [&'static str], word: &str) -> (&'a [&'static str], &'a [&'static str]) {
     texts.split_at(texts.iter().rposition(|text| text.contains(word)).unwrap() + 1)
 }
 
 #[test]
-fn shared_lease_shows_one_lease_for_three_keys_on_memory() {
-    let said = Running::start("shared_lease", &[]).ends();
-    assert!(said.last().unwrap().ends_with("is gone"), "{said:?}");
-    assert_eq!(said.iter().filter(|line| line.starts_with("registered")).count(), 3);
+fn shared_lease_example_on_memory() {
+    let output = RunningExample::start("shared_lease", &[]).finish();
+    assert!(output.last().unwrap().ends_with("is gone"), "{output:?}");
+    assert_eq!(output.iter().filter(|line| line.starts_with("registered")).count(), 3);
 }
 
 #[test]
-fn shared_lease_shows_one_lease_for_three_keys_on_etcd() {
+fn shared_lease_example_on_etcd() {
     let etcd = Etcd::start();
-    let said = Running::start("shared_lease", &[&format!("etcd://{}", etcd.endpoints())]).ends();
+    let output = RunningExample::start("shared_lease", &[&format!("etcd://{}", etcd.endpoints())]).finish();
     let leases: std::collections::BTreeSet<&str> =
-        said.iter().filter_map(|line| line.split_once("under lease ")).map(|(_, lease)| lease).collect();
-    assert_eq!(leases.len(), 1, "{said:?}");
-    assert!(said.last().unwrap().ends_with("is gone"), "{said:?}");
+        output.iter().filter_map(|line| line.split_once("under lease ")).map(|(_, lease)| lease).collect();
+    assert_eq!(leases.len(), 1, "{output:?}");
+    assert!(output.last().unwrap().ends_with("is gone"), "{output:?}");
 }
 
 #[test]
 fn etcd_retry_logs_short_outage_as_documented() {
     let etcd = Etcd::start();
-    let mut example = Running::start("etcd_retry", &[&format!("etcd://{}", etcd.endpoints())]);
-    example.says(&promised("### Start it"));
+    let mut example = RunningExample::start("etcd_retry", &[&format!("etcd://{}", etcd.endpoints())]);
+    example.expect_lines(&promised("### Start it"));
     etcd.member(0).kill();
     let log = promised("### A short outage");
     let (down, up) = split_after(&log, "suspect");
-    example.says(down);
+    example.expect_lines(down);
     etcd.member(0).restart();
-    example.says(up);
+    example.expect_lines(up);
     example.interrupt();
-    let said = example.ends();
-    assert!(!said.iter().any(|line| line.contains("lost")), "{said:?}");
-    assert!(said.last().unwrap().contains("session closed, nothing is left in the store"), "{said:?}");
+    let output = example.finish();
+    assert!(!output.iter().any(|line| line.contains("lost")), "{output:?}");
+    assert!(output.last().unwrap().contains("session closed, nothing is left in the store"), "{output:?}");
 }
 
 #[test]
 fn etcd_retry_logs_long_outage_as_documented() {
     let etcd = Etcd::start();
-    let mut example = Running::start("etcd_retry", &[&format!("etcd://{}", etcd.endpoints()), "8"]);
-    example.says(&promised("### Start it"));
+    let mut example = RunningExample::start("etcd_retry", &[&format!("etcd://{}", etcd.endpoints()), "8"]);
+    example.expect_lines(&promised("### Start it"));
     etcd.member(0).kill();
     let log = promised("### A long outage");
     let (down, up) = split_after(&log, "lost");
-    example.says(down);
+    example.expect_lines(down);
     etcd.member(0).restart();
-    example.says(up);
+    example.expect_lines(up);
     example.interrupt();
-    let said = example.ends();
-    assert!(said.last().unwrap().contains("session closed, nothing is left in the store"), "{said:?}");
+    let output = example.finish();
+    assert!(output.last().unwrap().contains("session closed, nothing is left in the store"), "{output:?}");
 }
 
 #[test]
-fn guarded_write_shows_every_resource_refuse_a_late_holder() {
+fn guarded_write_refuses_late_holder() {
     let etcd = Etcd::start();
     for address in ["memory:".to_owned(), format!("etcd://{}", etcd.endpoints())] {
-        let said = Running::start("guarded_write", &[&address]).ends();
+        let output = RunningExample::start("guarded_write", &[&address]).finish();
         let tail: Vec<&str> =
-            said.iter().map(|line| line.split_once(": ").map_or("", |(_, rest)| rest)).collect();
+            output.iter().map(|line| line.split_once(": ").map_or("", |(_, rest)| rest)).collect();
         assert_eq!(tail[2], "second wrote true, first wrote false, it holds Some(\"90\")");
-        assert!(tail[3].contains("is stale") && tail[3].ends_with("it holds 90"), "{said:?}");
+        assert!(tail[3].contains("is stale") && tail[3].ends_with("it holds 90"), "{output:?}");
         assert_eq!(tail[4], "second changed 1 row, first changed 0, it holds 90");
         assert_eq!(tail[5], "second got 204, first got 412, no token got 428, it holds 90");
     }
 }
 
 #[test]
-fn leader_only_leads_alone_and_ends_with_its_work() {
-    let said = Running::start("leader_only", &["memory:", "web-1", "2"]).ends();
-    assert!(said[1].starts_with("web-1 leads"), "{said:?}");
-    assert_eq!(said.iter().filter(|line| line.contains("works")).count(), 2);
+fn leader_only_ends_with_its_work() {
+    let output = RunningExample::start("leader_only", &["memory:", "web-1", "2"]).finish();
+    assert!(output[1].starts_with("web-1 leads"), "{output:?}");
+    assert_eq!(output.iter().filter(|line| line.contains("works")).count(), 2);
 }
 
 #[test]
-fn leader_only_is_followed_by_the_next_when_it_is_killed_and_when_it_stops() {
+fn leader_only_has_successor_after_kill_and_stop() {
     let etcd = Etcd::start();
     let address = format!("etcd://{}", etcd.endpoints());
-    let candidate = |name: &str| Running::start("leader_only", &[&address, name]);
+    let candidate = |name: &str| RunningExample::start("leader_only", &[&address, name]);
     let mut first = candidate("one");
-    first.says(&["one leads", "one works"]);
+    first.expect_lines(&["one leads", "one works"]);
     let mut second = candidate("two");
-    second.says(&["two is a candidate"]);
-    // Killed: the next one leads when the lease is over, without being told.
+    second.expect_lines(&["two is a candidate"]);
+    // Killed: the next one leads when the lease expires.
     first.child.kill().unwrap();
-    second.says(&["two leads", "two works"]);
+    second.expect_lines(&["two leads", "two works"]);
     let mut third = candidate("three");
-    third.says(&["three is a candidate"]);
+    third.expect_lines(&["three is a candidate"]);
     second.interrupt();
-    third.says(&["three leads", "three works"]);
-    let said = second.ends();
-    assert_eq!(said.last().map(String::as_str), Some("two stops"));
+    third.expect_lines(&["three leads", "three works"]);
+    let output = second.finish();
+    assert_eq!(output.last().map(String::as_str), Some("two stops"));
     third.interrupt();
-    third.ends();
+    third.finish();
 }
 
 #[test]
-fn two_workers_share_their_tasks_and_the_second_goes_on_where_the_first_stopped() {
-    let said = Running::start("two_workers", &["memory:"]).ends();
-    let lines = |words: &str| said.iter().filter(|line| line.contains(words)).count();
-    assert_eq!((lines("goes on at 0,"), lines("goes on at")), (12, 18), "{}", said.join("\n"));
-    assert_eq!(said.last().unwrap(), "all 12 tasks are completed");
+fn two_workers_continue_from_checkpoint() {
+    let output = RunningExample::start("two_workers", &["memory:"]).finish();
+    let lines = |text: &str| output.iter().filter(|line| line.contains(text)).count();
+    assert_eq!((lines("goes on at 0,"), lines("goes on at")), (12, 18), "{}", output.join("\n"));
+    assert_eq!(output.last().unwrap(), "all 12 tasks are completed");
 }
 
 #[test]
-fn custom_balancer_gives_each_zone_its_own_tasks_and_leaves_none_behind() {
-    let said = Running::start("custom_balancer", &[]).ends();
-    assert_eq!(said.len(), 2, "{}", said.join("\n"));
-    for (line, zone, other) in [(&said[0], "eu", "us-"), (&said[1], "us", "eu-")] {
-        assert!(line.starts_with(&format!("{zone} runs ")) && !line.contains(other), "{}", said.join("\n"));
+fn custom_balancer_prefers_own_zone() {
+    let output = RunningExample::start("custom_balancer", &[]).finish();
+    assert_eq!(output.len(), 2, "{}", output.join("\n"));
+    for (line, zone, other) in [(&output[0], "eu", "us-"), (&output[1], "us", "eu-")] {
+        assert!(line.starts_with(&format!("{zone} runs ")) && !line.contains(other), "{}", output.join("\n"));
     }
-    assert_eq!(said.iter().map(|line| line.matches("asia-").count()).sum::<usize>(), 3);
+    assert_eq!(output.iter().map(|line| line.matches("asia-").count()).sum::<usize>(), 3);
 }
 
 /// The addresses of a file and of real etcd, for examples that several processes share.
@@ -231,24 +233,25 @@ fn on_file_and_etcd(claim: impl Fn(&str)) {
 #[test]
 fn fenced_transfers_of_several_processes_add_up() {
     on_file_and_etcd(|address| {
-        let processes: Vec<Running> = (0..3).map(|_| Running::start("fenced_transfer", &[address])).collect();
-        let mut said: Vec<String> = processes.into_iter().flat_map(Running::ends).collect();
-        said.sort();
-        for (line, balance) in said.iter().zip(1..) {
-            assert!(line.starts_with(&format!("balance {balance}, token ")), "{said:?}");
+        let processes: Vec<RunningExample> =
+            (0..3).map(|_| RunningExample::start("fenced_transfer", &[address])).collect();
+        let mut output: Vec<String> = processes.into_iter().flat_map(RunningExample::finish).collect();
+        output.sort();
+        for (line, balance) in output.iter().zip(1..) {
+            assert!(line.starts_with(&format!("balance {balance}, token ")), "{output:?}");
         }
-        assert_eq!(said.len(), 3, "{said:?}");
+        assert_eq!(output.len(), 3, "{output:?}");
     });
 }
 
 #[test]
 fn limited_exports_run_three_at_a_time() {
     on_file_and_etcd(|address| {
-        let said = Running::start("limited_exports", &[address]).ends();
-        assert_eq!(said.len(), 10, "{said:?}");
+        let output = RunningExample::start("limited_exports", &[address]).finish();
+        assert_eq!(output.len(), 10, "{output:?}");
         let allowed = ["of 1", "of 2", "of 3"];
-        assert!(said.iter().all(|line| allowed.iter().any(|end| line.ends_with(end))), "{said:?}");
-        assert!(said.iter().any(|line| line.ends_with("of 3")), "{said:?}");
+        assert!(output.iter().all(|line| allowed.iter().any(|end| line.ends_with(end))), "{output:?}");
+        assert!(output.iter().any(|line| line.ends_with("of 3")), "{output:?}");
     });
 }
 
@@ -257,8 +260,8 @@ fn once_a_day_runs_in_one_process() {
     on_file_and_etcd(|address| {
         let today = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() / (24 * 3_600);
         let day = today();
-        let first = Running::start("once_a_day", &[address]).ends();
-        let second = Running::start("once_a_day", &[address]).ends();
+        let first = RunningExample::start("once_a_day", &[address]).finish();
+        let second = RunningExample::start("once_a_day", &[address]).finish();
         if today() != day {
             // Midnight came between them: the second may have run too.
             return;
@@ -269,19 +272,38 @@ fn once_a_day_runs_in_one_process() {
 }
 
 #[test]
-fn scheduler_health_says_who_leads() {
+fn worker_fleet_imports_and_retries() {
     on_file_and_etcd(|address| {
-        let said = Running::start("scheduler_health", &[address, "web-1"]).ends();
-        assert_eq!(said.first().unwrap(), "well=true leader=false");
-        assert_eq!(said.last().unwrap(), "well=true leader=false");
-        let ticks = said.iter().filter(|line| line.starts_with("tick"));
-        assert_eq!(ticks.filter(|line| line.ends_with("well=true leader=true")).count(), 5, "{said:?}");
+        let output = RunningExample::start("worker_fleet", &[address]).finish();
+        for line in [
+            "eu-1 paused it",
+            "imported 500 rows of a.csv",
+            "import-1 is completed",
+            "3 mails are completed",
+            "0 killed, 0 failed",
+        ] {
+            assert!(output.iter().any(|printed| printed == line), "{line}: {output:?}");
+        }
+        let retried =
+            output.iter().filter(|line| line.starts_with("sent to ") && line.ends_with("attempt 2"));
+        assert_eq!(retried.count(), 1, "{output:?}");
+    });
+}
+
+#[test]
+fn scheduler_health_reports_the_leader() {
+    on_file_and_etcd(|address| {
+        let output = RunningExample::start("scheduler_health", &[address, "web-1"]).finish();
+        assert_eq!(output.first().unwrap(), "well=true leader=false");
+        assert_eq!(output.last().unwrap(), "well=true leader=false");
+        let ticks = output.iter().filter(|line| line.starts_with("tick"));
+        assert_eq!(ticks.filter(|line| line.ends_with("well=true leader=true")).count(), 5, "{output:?}");
     });
 }
 
 #[test]
 fn own_ttl_storage_conforms_and_has_a_leader() {
-    let output = Running::start("own_ttl_storage", &[]).ends();
+    let output = RunningExample::start("own_ttl_storage", &[]).finish();
     assert_eq!(output.last().unwrap(), "42 pages, written by the leader");
     assert!(output[0].starts_with("0 of "), "{output:?}");
 }
@@ -289,12 +311,12 @@ fn own_ttl_storage_conforms_and_has_a_leader() {
 #[test]
 fn redis_election_writes_one_report() {
     let redis = tenure_fixture::Redis::start();
-    let output = Running::start("redis_election", &[&redis.url()]).ends();
+    let output = RunningExample::start("redis_election", &[&redis.url()]).finish();
     assert_eq!(output, ["42 pages, written by the leader"]);
 }
 
 #[test]
-fn the_environment_names_the_store_where_the_program_does_not() {
+fn environment_variable_names_store() {
     let folder = tempfile::tempdir().unwrap();
     let run = |store: Option<String>| {
         let mut command = Command::new(binary("fenced_transfer"));

@@ -1,4 +1,4 @@
-//! A feed's picture is the store's at every `Whole`, whatever breaks in between.
+//! At every `Synced` the items of a feed add up to the store, also after interruptions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use tokio::time::timeout;
 use crate::tokio_clock::TokioClock;
 use crate::twisted::{Twist, Twisted};
 
-/// How long a feed may take to say what it must; in virtual time this costs nothing.
+/// How long a feed may take for its next item; in virtual time this costs nothing.
 const ITEM_MAX: Duration = Duration::from_secs(60);
 
-/// Reads a feed and keeps its picture, as a follower would.
+/// Reads a feed and keeps the resulting keys.
 pub(crate) struct PresenceWatch {
     feed: Feed,
-    pub(crate) picture: BTreeMap<Bytes, KeyValue>,
-    /// Every item, in short words.
-    pub(crate) told: Vec<String>,
-    is_whole: bool,
+    pub(crate) pairs: BTreeMap<Bytes, KeyValue>,
+    /// Every item, in a short form.
+    pub(crate) items: Vec<String>,
+    is_synced: bool,
     at: Revision,
 }
 
@@ -40,16 +40,16 @@ impl PresenceWatch {
         let feed = Feed::open(store, Selection::prefix("/f/")).expect("the prefix is closed");
         PresenceWatch {
             feed,
-            picture: BTreeMap::new(),
-            told: Vec::new(),
-            is_whole: false,
+            pairs: BTreeMap::new(),
+            items: Vec::new(),
+            is_synced: false,
             at: Revision::ZERO,
         }
     }
 
-    /// Takes in the next item, and checks what every feed must keep to. Says at which revision the picture is whole now.
+    /// Applies the next item, and checks the rules of every feed. Returns the revision at `Synced`.
     pub(crate) async fn next(&mut self) -> Result<Option<Revision>, StoreError> {
-        let item = timeout(ITEM_MAX, self.feed.next()).await.expect("the feed says something");
+        let item = timeout(ITEM_MAX, self.feed.next()).await.expect("the feed returns an item");
         self.take(item.expect("a feed ends with an error")?)
     }
 
@@ -57,31 +57,31 @@ impl PresenceWatch {
         let name = |key: &[u8]| String::from_utf8_lossy(&key[3..]).into_owned();
         match item {
             FeedItem::SnapshotBegin => {
-                assert!(self.is_whole || self.told.is_empty(), "begun twice: {:?}", self.told);
-                self.is_whole = false;
-                self.told.push("begin".into());
+                assert!(self.is_synced || self.items.is_empty(), "begun twice: {:?}", self.items);
+                self.is_synced = false;
+                self.items.push("begin".into());
             }
             FeedItem::Put(pair) => {
-                self.told.push(name(&pair.key));
-                let before = self.picture.insert(pair.key.clone(), pair.clone());
-                assert_ne!(before, Some(pair), "told what was told before");
+                self.items.push(name(&pair.key));
+                let before = self.pairs.insert(pair.key.clone(), pair.clone());
+                assert_ne!(before, Some(pair), "an unchanged key was repeated");
             }
             FeedItem::Delete { key, .. } => {
-                self.told.push(format!("-{}", name(&key)));
-                assert!(self.picture.remove(&key).is_some(), "told to delete what was never told: {key:?}");
+                self.items.push(format!("-{}", name(&key)));
+                assert!(self.pairs.remove(&key).is_some(), "an unknown key was deleted: {key:?}");
             }
             FeedItem::Synced(revision) => {
-                assert!(revision >= self.at, "whole at {revision} after {}", self.at);
-                self.told.push("whole".into());
-                (self.is_whole, self.at) = (true, revision);
+                assert!(revision >= self.at, "synced at {revision} after {}", self.at);
+                self.items.push("synced".into());
+                (self.is_synced, self.at) = (true, revision);
                 return Ok(Some(revision));
             }
         }
         Ok(None)
     }
 
-    /// Reads until the picture is whole.
-    pub(crate) async fn whole(&mut self) -> Result<Revision, StoreError> {
+    /// Reads until the next `Synced`.
+    pub(crate) async fn synced(&mut self) -> Result<Revision, StoreError> {
         loop {
             if let Some(revision) = self.next().await? {
                 return Ok(revision);
@@ -89,15 +89,15 @@ impl PresenceWatch {
         }
     }
 
-    /// Says that the picture is what the store held then, unless the store has forgotten it.
-    async fn must_be(&self, store: &Store, at: Revision) {
+    /// Requires that the keys are those of the store at a revision, unless that is compacted.
+    async fn assert_matches(&self, store: &Store, at: Revision) {
         let page = match store.get(Get::prefix("/f/").at(at)).await {
             Ok(page) => page,
             Err(StoreError::Compacted { .. }) => return,
             Err(error) => panic!("{error}"),
         };
         let held: BTreeMap<_, _> = page.pairs.into_iter().map(|pair| (pair.key.clone(), pair)).collect();
-        assert_eq!(self.picture, held, "at {at}, told {:?}", self.told);
+        assert_eq!(self.pairs, held, "at {at}, items {:?}", self.items);
     }
 }
 
@@ -165,7 +165,7 @@ impl Twist for Interrupted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_picture_is_the_stores_at_every_whole_wherever_the_watch_is_cut() {
+async fn feed_matches_store_at_every_synced() {
     for how in [Cut::Lost, Cut::Compacted, Cut::Silent] {
         for after in 0..12 {
             let memory = TokioClock::memory();
@@ -174,30 +174,30 @@ async fn the_picture_is_the_stores_at_every_whole_wherever_the_watch_is_cut() {
             let store = Store::new(memory);
             let writer = store.clone();
             let writing = tokio::spawn(async move { write(&writer, 80, Duration::from_millis(20)).await });
-            while !follower.picture.contains_key("/f/~".as_bytes()) {
-                let at = follower.whole().await.unwrap();
-                follower.must_be(&store, at).await;
+            while !follower.pairs.contains_key("/f/~".as_bytes()) {
+                let at = follower.synced().await.unwrap();
+                follower.assert_matches(&store, at).await;
             }
             writing.await.unwrap().unwrap();
-            assert!(follower.told.iter().filter(|told| *told == "begin").count() > 1, "{how:?} {after}");
+            assert!(follower.items.iter().filter(|item| *item == "begin").count() > 1, "{how:?} {after}");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_feed_survives_compaction_and_tells_only_what_differs() {
+async fn slow_feed_survives_compaction() {
     let memory = TokioClock::memory();
     let store = Store::new(memory.clone());
     for name in ["a", "b", "c", "d"] {
         store.put(format!("/f/{name}"), "1").await.unwrap();
     }
     let mut follower = PresenceWatch::new(store.clone());
-    follower.whole().await.unwrap();
-    assert_eq!(follower.told.join(" "), "begin a b c d whole");
-    // The watch is opened by reading on; it sees one change and then sleeps through the others.
+    follower.synced().await.unwrap();
+    assert_eq!(follower.items.join(" "), "begin a b c d synced");
+    // Reading on opens the watch. It sees one change and then misses the others.
     store.put("/f/a", "2").await.unwrap();
-    follower.whole().await.unwrap();
-    follower.told.clear();
+    follower.synced().await.unwrap();
+    follower.items.clear();
     store.delete(Selection::key("/f/b")).await.unwrap();
     store.put("/f/c", "3").await.unwrap();
     store.put("/f/e", "4").await.unwrap();
@@ -205,12 +205,12 @@ async fn a_slow_feed_survives_compaction_and_tells_only_what_differs() {
     store.put("/f/f", "5").await.unwrap();
     let last = store.delete(Selection::key("/f/d")).await.and(store.put("/elsewhere", "").await).unwrap();
     store.compact(last).await.unwrap();
-    let at = follower.whole().await.unwrap();
-    assert_eq!(follower.told.join(" "), "begin -b c -d f whole");
-    follower.must_be(&store, at).await;
+    let at = follower.synced().await.unwrap();
+    assert_eq!(follower.items.join(" "), "begin -b c -d f synced");
+    follower.assert_matches(&store, at).await;
 }
 
-/// Follows through one handle what is written, and compacted, through another, while `shake` breaks what it can.
+/// Follows through one handle what is written and compacted through another, while `shake` injects faults.
 async fn follow(writer: Store, reader: Store, mut shake: impl FnMut(usize)) {
     let mut follower = PresenceWatch::new(reader);
     for round in 0..12 {
@@ -222,19 +222,19 @@ async fn follow(writer: Store, reader: Store, mut shake: impl FnMut(usize)) {
         }
         shake(round);
         loop {
-            let at = follower.whole().await.expect("a feed survives");
-            follower.must_be(&writer, at).await;
+            let at = follower.synced().await.expect("a feed survives");
+            follower.assert_matches(&writer, at).await;
             if at >= last {
                 break;
             }
         }
     }
     let there = writer.list(Selection::prefix("/f/")).await.expect("the writer is not cut off").pairs;
-    assert_eq!(follower.picture.into_values().collect::<Vec<_>>(), there);
+    assert_eq!(follower.pairs.into_values().collect::<Vec<_>>(), there);
 }
 
 #[tokio::test]
-async fn a_feed_of_a_file_follows_another_handle() {
+async fn feed_of_a_file_follows_another_handle() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state").join("store.db");
     let open = async || Store::new(FileEngine::options().open(path.clone()).await.unwrap());
@@ -245,7 +245,7 @@ async fn a_feed_of_a_file_follows_another_handle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_feed_of_etcd_survives_a_network_that_breaks() {
+async fn feed_survives_broken_network_on_etcd() {
     let server = Server::start();
     let proxy = Proxy::to(server.member(0).client_addr());
     let writer = Store::new(EtcdEngine::connect(Config::new(server.client_urls())).await.unwrap());
@@ -267,14 +267,14 @@ async fn a_feed_of_etcd_survives_a_network_that_breaks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_of_many_pages_is_of_one_revision() {
+async fn listing_of_many_pages_has_one_revision() {
     let memory = TokioClock::memory();
     let store = Store::new(memory.clone());
     let puts = |value: &'static str| (0..2_500).map(move |n| Op::put(format!("/f/{n:05}"), value));
     for outcome in store.apply_all(puts("1")).await.unwrap() {
         outcome.unwrap();
     }
-    // Between two pages everything is overwritten and the last keys go.
+    // Between two pages a key is overwritten and the last keys are deleted.
     struct Busy(AtomicUsize);
     impl Twist for Busy {
         async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
@@ -287,17 +287,17 @@ async fn a_listing_of_many_pages_is_of_one_revision() {
         }
     }
     let mut follower = PresenceWatch::new(Twisted::store(memory.clone(), Busy(AtomicUsize::new(0))));
-    let first = follower.whole().await.unwrap();
-    assert_eq!(follower.picture.len(), 2_500);
-    follower.must_be(&store, first).await;
-    let second = follower.whole().await.unwrap();
-    assert_eq!(follower.picture.len(), 2_000);
-    follower.must_be(&store, second).await;
+    let first = follower.synced().await.unwrap();
+    assert_eq!(follower.pairs.len(), 2_500);
+    follower.assert_matches(&store, first).await;
+    let second = follower.synced().await.unwrap();
+    assert_eq!(follower.pairs.len(), 2_000);
+    follower.assert_matches(&store, second).await;
 }
 
-/// A page of tasks with long props was more than an answer carries. The feed took that for a mistake of its own and ended, and the node with it.
+/// A page of tasks with long props exceeded the limit of a response. The feed took that for a fatal error and ended, and the worker with it.
 #[tokio::test(start_paused = true)]
-async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
+async fn too_large_page_is_requested_smaller() {
     struct Narrow(Arc<AtomicUsize>);
     impl Twist for Narrow {
         async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
@@ -318,16 +318,16 @@ async fn a_page_that_no_answer_carries_is_asked_for_in_smaller_ones() {
     let reads = Arc::new(AtomicUsize::new(0));
     let narrow = Twisted::store(memory, Narrow(reads.clone()));
     let mut follower = PresenceWatch::new(narrow.clone());
-    let whole = follower.whole().await.unwrap();
-    assert_eq!(follower.picture.len(), 500);
-    follower.must_be(&store, whole).await;
+    let synced = follower.synced().await.unwrap();
+    assert_eq!(follower.pairs.len(), 500);
+    follower.assert_matches(&store, synced).await;
     assert_eq!(reads.load(Ordering::Relaxed), 2 + 9, "two that are too large, and nine of 62 keys");
     let listed = narrow.list(Selection::prefix("/f/")).await.unwrap();
     assert_eq!((listed.pairs.len(), listed.more), (500, false));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_cannot_be_reached_is_waited_for_in_growing_rests() {
+async fn unreachable_store_is_retried_with_backoff() {
     struct Down(Arc<AtomicUsize>);
     impl Twist for Down {
         async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
@@ -340,21 +340,21 @@ async fn a_store_that_cannot_be_reached_is_waited_for_in_growing_rests() {
     let reads = Arc::new(AtomicUsize::new(0));
     let mut follower = PresenceWatch::new(Twisted::store(TokioClock::memory(), Down(reads.clone())));
     let began = tokio::time::Instant::now();
-    let whole = loop {
+    let synced = loop {
         match timeout(Duration::from_secs(600), follower.feed.next()).await.unwrap().unwrap().unwrap() {
             FeedItem::Synced(at) => break at,
             item => drop(follower.take(item).unwrap()),
         }
     };
-    assert_eq!((whole, reads.load(Ordering::Relaxed)), (Revision(1), 41));
-    assert_eq!(follower.told.join(" "), "begin", "told once, however often it failed");
-    // Forty rests of up to 5 s, half of it on average: far from a busy loop, far from giving up.
+    assert_eq!((synced, reads.load(Ordering::Relaxed)), (Revision(1), 41));
+    assert_eq!(follower.items.join(" "), "begin", "one `SnapshotBegin` for all failures");
+    // Forty backoffs of up to 5 s, half of it on average: neither a busy loop nor a stop.
     assert!(began.elapsed() > Duration::from_secs(20), "{:?}", began.elapsed());
     assert!(began.elapsed() < Duration::from_secs(180), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_wait_loses_nothing_and_asks_nothing_twice() {
+async fn dropped_next_loses_and_repeats_nothing() {
     struct Slow(Arc<AtomicUsize>);
     impl Twist for Slow {
         async fn get(&self, memory: &MemoryEngine, get: Get) -> Result<Page, StoreError> {
@@ -369,22 +369,22 @@ async fn a_dropped_wait_loses_nothing_and_asks_nothing_twice() {
     let reads = Arc::new(AtomicUsize::new(0));
     let mut follower = PresenceWatch::new(Twisted::store(memory, Slow(reads.clone())));
     let mut dropped = 0;
-    while follower.told.len() < 5 {
+    while follower.items.len() < 5 {
         match timeout(Duration::from_millis(3), follower.feed.next()).await {
             Ok(item) => drop(follower.take(item.unwrap().unwrap()).unwrap()),
             Err(_) => dropped += 1,
         }
-        if follower.told.len() == 3 {
+        if follower.items.len() == 3 {
             store.put("/f/b", "2").await.unwrap();
         }
     }
-    assert_eq!(follower.told.join(" "), "begin a whole b whole");
+    assert_eq!(follower.items.join(" "), "begin a synced b synced");
     assert_eq!(reads.load(Ordering::Relaxed), 1);
     assert!(dropped >= 10, "{dropped}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_trying_can_mend_is_the_last_item() {
+async fn fatal_error_is_the_last_item() {
     let store = TokioClock::store();
     let mut feed = Feed::open(store.clone(), Selection::prefix("/f/")).unwrap();
     assert_eq!(feed.next().await.unwrap().unwrap(), FeedItem::SnapshotBegin);
@@ -396,22 +396,22 @@ async fn what_no_trying_can_mend_is_the_last_item() {
 }
 
 #[test]
-fn an_open_prefix_cannot_be_followed() {
+fn open_prefix_cannot_be_followed() {
     let refusal = tokio::runtime::Runtime::new()
         .unwrap()
         .block_on(async { Feed::open(Store::memory(), Selection::prefix("/f")).map(drop) });
     assert!(matches!(refusal, Err(StoreError::Invalid(InvalidRequest::OpenPrefix(_)))));
 }
 
-/// With a hundred nodes in one process no timer fired for seconds, because a reader of a busy watch never yielded: leases were lost.
-async fn reader_of_many_changes_lets_other_tasks_run(store: Store) {
+/// With a hundred workers in one process no timer fired for seconds, because a reader of a busy watch never yielded: leases were lost.
+async fn busy_reader_yields(store: Store) {
     const CHANGES: usize = 1_000;
     let start = WatchStart::After(store.put("/f/start", "").await.unwrap());
     for n in 0..CHANGES {
         store.put(format!("/f/{n}"), "1").await.unwrap();
     }
     let mut watch = store.watch(Selection::prefix("/f/"), start, PreviousValues::Omitted).await.unwrap();
-    // From here on everything is there to be read.
+    // From here on every change can be read without waiting.
     assert!(watch.next().await.unwrap().is_ok());
     tokio::time::sleep(Duration::from_millis(200)).await;
     let ran = Arc::new(AtomicUsize::new(0));
@@ -425,26 +425,26 @@ async fn reader_of_many_changes_lets_other_tasks_run(store: Store) {
 }
 
 #[tokio::test]
-async fn reader_of_many_changes_lets_other_tasks_run_on_memory() {
-    reader_of_many_changes_lets_other_tasks_run(Store::memory()).await;
+async fn busy_reader_yields_on_memory() {
+    busy_reader_yields(Store::memory()).await;
 }
 
 #[tokio::test]
-async fn reader_of_many_changes_lets_other_tasks_run_on_file() {
+async fn busy_reader_yields_on_file() {
     let folder = tempfile::tempdir().unwrap();
     let engine = FileEngine::open(&folder.path().join("store.db")).await.unwrap();
-    reader_of_many_changes_lets_other_tasks_run(Store::new(engine)).await;
+    busy_reader_yields(Store::new(engine)).await;
 }
 
 #[tokio::test]
-async fn reader_of_many_changes_lets_other_tasks_run_on_etcd() {
+async fn busy_reader_yields_on_etcd() {
     let server = Server::start();
     let store = Store::open(&format!("etcd://{}", server.endpoints()).parse().unwrap()).await.unwrap();
-    reader_of_many_changes_lets_other_tasks_run(store).await;
+    busy_reader_yields(store).await;
 }
 
 #[tokio::test]
-async fn reader_of_a_large_snapshot_lets_other_tasks_run() {
+async fn reader_of_large_snapshot_yields() {
     const KEYS: usize = 1_000;
     let store = Store::memory();
     for n in 0..KEYS {

@@ -42,7 +42,7 @@ impl Home {
     }
 
     /// A file beside the store.
-    fn beside(&self, suffix: &str) -> PathBuf {
+    fn side_file(&self, suffix: &str) -> PathBuf {
         self.folder.path().join("state").join(format!("store.db{suffix}"))
     }
 

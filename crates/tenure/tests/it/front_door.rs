@@ -11,7 +11,7 @@ use tenure::once::Run;
 use tenure::testing::World;
 use tenure::{
     CampaignError, ConnectError, Error, JoinError, LockError, LockName, NewTask, RegisterError, Store, Task,
-    TaskError, TaskId, Tenure,
+    TaskError, Tenure,
 };
 use tenure_fixture::Etcd;
 
@@ -50,9 +50,9 @@ macro_rules! on_every_engine {
 }
 
 on_every_engine! {
-    locks_and_permits_exclude_as_they_say;
+    locks_and_permits_exclude;
     one_handle_leads_and_all_handles_know;
-    who_is_there_can_be_read;
+    registrations_and_members_can_be_read;
     a_submitted_task_is_run_by_a_worker;
     work_runs_once_per_period;
     namespaces_share_the_session_and_nothing_else;
@@ -61,7 +61,7 @@ on_every_engine! {
 mod claims {
     use super::*;
 
-    pub(super) async fn locks_and_permits_exclude_as_they_say(tenure: Tenure) {
+    pub(super) async fn locks_and_permits_exclude(tenure: Tenure) {
         let guard = tenure.lock("deploy").reason("release 4.2").timeout(MINUTE).await.unwrap();
         match tenure.lock("deploy").try_now().await.unwrap_err() {
             LockError::Held { by, .. } => assert_eq!(by.expect("the holder is named").node, "web-1"),
@@ -110,7 +110,7 @@ mod claims {
         tenure.close().await.unwrap();
     }
 
-    pub(super) async fn who_is_there_can_be_read(tenure: Tenure) {
+    pub(super) async fn registrations_and_members_can_be_read(tenure: Tenure) {
         let registration = tenure.register("api/web-1", "10.0.0.7:80").timeout(MINUTE).await.unwrap();
         assert_eq!(&registration.key[..], b"/shop/registry/api/web-1");
 
@@ -145,9 +145,8 @@ mod claims {
             }
         };
         let worker = tenure.worker("eu-1").capacity(10).handle("mail", handler).start().await.unwrap();
-        let mail: TaskId = "mail-1".parse().unwrap();
-        tenure.submit(NewTask::new(mail.clone()).kind("mail")).await.unwrap();
-        tenure.tasks().wait(&mail, MINUTE).await.unwrap();
+        let mail = tenure.submit(NewTask::new("mail").id("mail-1")).await.unwrap();
+        mail.wait().timeout(MINUTE).await.unwrap();
         assert_eq!(runs.load(Ordering::SeqCst), 1);
         assert_eq!(tenure.snapshot().await.unwrap().members.len(), 1);
         worker.shutdown().await.unwrap();
@@ -226,15 +225,15 @@ async fn no_error_contains_a_password() {
     assert!(matches!(errors[2], ConnectError::NoUsers { engine: "memory" }), "{:?}", errors[2]);
     assert!(matches!(errors[3], ConnectError::Store(_)), "{:?}", errors[3]);
     for error in errors {
-        let said = format!("{error} {error:?} {:?}", Error::from(error.clone()));
-        assert!(!said.contains(secret), "{said}");
+        let message = format!("{error} {error:?} {:?}", Error::from(error.clone()));
+        assert!(!message.contains(secret), "{message}");
     }
     let builder = Tenure::builder().store(format!("etcd://shop:{secret}@a")).user("shop", secret);
     assert!(!format!("{builder:?}").contains(secret), "{builder:?}");
 }
 
 #[tokio::test]
-async fn a_ttl_that_is_too_short_and_a_wrong_namespace_are_refused() {
+async fn short_ttl_and_invalid_namespace_are_refused() {
     let short = Tenure::builder().store(Store::memory()).ttl(Duration::from_millis(1));
     assert!(matches!(short.connect().await, Err(ConnectError::InvalidOptions(_))));
     let wrong = Tenure::builder().store(Store::memory()).namespace("a//b");
@@ -242,7 +241,7 @@ async fn a_ttl_that_is_too_short_and_a_wrong_namespace_are_refused() {
 }
 
 #[tokio::test]
-async fn a_key_that_another_process_registered_is_not_overwritten_if_absent() {
+async fn if_absent_never_overwrites_a_registered_key() {
     let store = Store::memory();
     let (one, two) =
         (Tenure::connect(store.clone()).await.unwrap(), Tenure::connect(store.clone()).await.unwrap());
@@ -254,7 +253,7 @@ async fn a_key_that_another_process_registered_is_not_overwritten_if_absent() {
 }
 
 #[tokio::test]
-async fn a_restarted_process_joins_when_the_key_of_the_former_one_has_expired() {
+async fn restarted_process_joins_after_former_key_expires() {
     let world = World::new();
     let process = |name: &'static str| {
         let builder = Tenure::builder().store(world.process(name).store()).clock(world.process(name).clock());

@@ -6,17 +6,16 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tenure::client::{Client, NewTask};
 use tenure::election::Elections;
 use tenure::lock::Locks;
 use tenure::member::Members;
 use tenure::session::Session;
 use tenure::store::{PreviousValues, Selection, Store, WatchStart};
-use tenure::{Task, TaskError, Tenure};
+use tenure::{NewTask, Task, TaskError, Tenure};
 use tenure_core::id::{Namespace, TaskId};
 use tenure_fixture::{Etcd, EtcdMember};
 
-/// How long what was told to end may take.
+/// How long tasks may take to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How many lives are lived after the first: a leak of one thing in each is far more than any cache.
@@ -45,7 +44,7 @@ impl Count {
         self.tasks <= other.tasks && self.descriptors <= other.descriptors && self.watchers <= other.watchers
     }
 
-    /// Waits until no more is left than there was. Whoever was told to end may need a moment.
+    /// Waits until no more is left than before. A task that is ending may need a moment.
     async fn returns(self, member: Option<&EtcdMember>, when: &str) {
         let returned = tokio::time::timeout(PATIENCE, async {
             while !Count::now(member).is_within(self) {
@@ -90,15 +89,14 @@ async fn live(store: &Store) {
     let tenure = Tenure::on_session(&session, &namespace).unwrap();
     let complete = async |_: Task| Ok::<_, TaskError>(());
     let node = tenure.worker("n").handle_any(complete).start().await.unwrap();
-    drop(tenure);
-    let client = Client::new(store.clone(), &namespace);
     for number in 0..3 {
         let id = TaskId::parse(&format!("t{number}")).unwrap();
-        client.submit(NewTask::new(id.clone())).await.unwrap();
-        client.wait(&id, PATIENCE).await.unwrap();
-        client.forget(&id).await.unwrap();
+        let task = tenure.submit(NewTask::new("").id(&id)).await.unwrap();
+        task.wait().timeout(PATIENCE).await.unwrap();
+        task.forget().await.unwrap();
     }
     node.shutdown().timeout(PATIENCE).await.unwrap();
+    drop(tenure);
 
     view.close().await;
     session.close().await.unwrap();
@@ -108,7 +106,7 @@ async fn live(store: &Store) {
 async fn lives_leave_nothing(address: &str, member: Option<&EtcdMember>) {
     let unopened = Count::now(member);
     let store = Store::open(&address.parse().unwrap()).await.unwrap();
-    // Streams and caches are opened by whoever needs them first, and stay for the others.
+    // The first use opens streams and caches, and they stay open for later ones.
     live(&store).await;
     settled(&store).await;
     let before = Count::now(member);
@@ -127,7 +125,7 @@ fn is_left(pair: &tenure::store::KeyValue) -> bool {
     !pair.key.windows(7).any(|part| part == b"/audit/")
 }
 
-/// Waits until neither a key nor a lease is left: what was dropped is given back by the session, behind the scenes.
+/// Waits until neither a key nor a lease is left: the session releases in the background what was dropped.
 async fn settled(store: &Store) {
     let left = async || {
         let keys = store.list(Selection::everything()).await.unwrap().pairs;
@@ -147,13 +145,13 @@ async fn settled(store: &Store) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_busy_lives_on_etcd_leave_no_task_no_descriptor_no_key_no_lease_and_no_watcher() {
+async fn many_sessions_leak_nothing_on_etcd() {
     let etcd = Etcd::start();
     lives_leave_nothing(&format!("etcd://{}", etcd.endpoints()), Some(etcd.member(0))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_busy_lives_on_a_file_leave_no_task_no_descriptor_no_key_and_no_lease() {
+async fn many_sessions_leak_nothing_on_file() {
     let folder = tempfile::tempdir().unwrap();
     lives_leave_nothing(&format!("file://{}", folder.path().join("store.db").display()), None).await;
 }

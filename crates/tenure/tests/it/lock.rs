@@ -2,6 +2,7 @@
 
 mod barrier;
 mod holders;
+mod min_hold;
 mod paused_member;
 mod requests;
 mod since;
@@ -86,19 +87,20 @@ use on_every_engine;
 
 on_every_engine! {
     one_holds_and_the_next_follows;
-    tokens_grow_and_nobody_overlaps;
-    those_who_share_a_lease_exclude_each_other;
+    tokens_grow_and_holds_never_overlap;
+    waiters_of_one_lease_exclude_each_other;
     a_try_that_fails_leaves_nothing_behind;
     a_dropped_acquire_and_a_dropped_guard_leave_nothing_behind;
-    a_waiter_whose_lease_is_revoked_is_told_at_once;
-    a_holder_whose_lease_is_revoked_is_told;
-    a_broken_lock_is_told_and_not_released_twice;
-    names_do_not_collide_and_strangers_block_nobody;
+    waiter_with_revoked_lease_fails_immediately;
+    holder_with_revoked_lease_loses_its_hold;
+    broken_lock_is_lost_and_released_once;
+    foreign_keys_and_similar_names_never_block;
     readers_share_and_writers_do_not;
     permits_are_counted;
+    queued_request_reports_its_position;
     work_is_dropped_when_the_lock_is_lost;
-    a_closed_session_leaves_no_place;
-    everybody_can_see_who_holds_and_who_waits;
+    closed_session_leaves_no_queue_key;
+    snapshot_shows_holders_and_waiters;
 }
 
 mod claims {
@@ -120,8 +122,8 @@ mod claims {
     }
 
     /// Two processes with four tasks each: a counter without any other protection is never touched by two.
-    /// Each looks past what it left behind itself, and must not look past the other, whose keys begin alike.
-    pub(super) async fn those_who_share_a_lease_exclude_each_other(store: Store) {
+    /// Each ignores its own earlier keys, and must not ignore the keys of the other waiter, which have the same prefix.
+    pub(super) async fn waiters_of_one_lease_exclude_each_other(store: Store) {
         let (session, one) = process(&store);
         let two = Locks::new(&session, &namespace());
         for (holder, other) in [(&one, &two), (&two, &one), (&one, &two)] {
@@ -136,7 +138,7 @@ mod claims {
         assert_eq!(keys(&store).await, 0);
     }
 
-    pub(super) async fn tokens_grow_and_nobody_overlaps(store: Store) {
+    pub(super) async fn tokens_grow_and_holds_never_overlap(store: Store) {
         let (inside, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let mut tasks = tokio::task::JoinSet::new();
         let processes = [process(&store), process(&store)];
@@ -180,7 +182,7 @@ mod claims {
         wait_for_keys(&store, 0).await;
     }
 
-    pub(super) async fn a_waiter_whose_lease_is_revoked_is_told_at_once(store: Store) {
+    pub(super) async fn waiter_with_revoked_lease_fails_immediately(store: Store) {
         let ((_a, first), (session, second)) = (process(&store), process(&store));
         let held = first.lock("x").await.unwrap();
         let waiting = tokio::spawn(second.lock("x").into_future());
@@ -193,7 +195,7 @@ mod claims {
         assert_eq!(keys(&store).await, 0);
     }
 
-    pub(super) async fn a_holder_whose_lease_is_revoked_is_told(store: Store) {
+    pub(super) async fn holder_with_revoked_lease_loses_its_hold(store: Store) {
         let (session, locks) = process(&store);
         let held = locks.lock("x").await.unwrap();
         store.revoke(session.lease_id().unwrap()).await.unwrap();
@@ -204,7 +206,7 @@ mod claims {
         soon(locks.lock("x").into_future()).await.unwrap().release().await.unwrap();
     }
 
-    pub(super) async fn a_broken_lock_is_told_and_not_released_twice(store: Store) {
+    pub(super) async fn broken_lock_is_lost_and_released_once(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
         let held = first.lock("x").await.unwrap();
         let holder = first.get(&name("x")).await.unwrap().holders.remove(0);
@@ -215,10 +217,10 @@ mod claims {
         let next = second.lock("x").await.unwrap();
         assert_eq!(held.release().await, Err(ReleaseError::Lost(lost)));
         assert!(next.is_valid());
-        next.release().await.expect("a late release frees nobody else's lock");
+        next.release().await.expect("a late release keeps the lock of another holder");
     }
 
-    pub(super) async fn names_do_not_collide_and_strangers_block_nobody(store: Store) {
+    pub(super) async fn foreign_keys_and_similar_names_never_block(store: Store) {
         let (_session, locks) = process(&store);
         store.txn(Txn::new().then(Op::put("/t/locks/a/stranger", "boo"))).await.unwrap();
         let a = soon(locks.lock("a").into_future()).await.unwrap();
@@ -265,6 +267,24 @@ mod claims {
         third.release().await.unwrap();
     }
 
+    pub(super) async fn queued_request_reports_its_position(store: Store) {
+        let ((_a, first), (_b, second)) = (process(&store), process(&store));
+        let held = soon(first.semaphore("x", 2).acquire().into_future()).await.unwrap();
+        let other = soon(first.semaphore("x", 2).acquire().into_future()).await.unwrap();
+        let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
+        let request = second.semaphore("x", 2).acquire().on_queued(move |queued| {
+            report.send(queued.clone()).unwrap();
+        });
+        let waiting = tokio::spawn(request.into_future());
+        let queued = soon(reports.recv()).await.unwrap();
+        assert_eq!(queued.ahead, 2);
+        assert_eq!(queued.holder.unwrap().pid, std::process::id());
+        held.release().await.unwrap();
+        soon(waiting).await.unwrap().unwrap().release().await.unwrap();
+        assert!(reports.recv().await.is_none(), "one report per request");
+        other.release().await.unwrap();
+    }
+
     pub(super) async fn work_is_dropped_when_the_lock_is_lost(store: Store) {
         let (session, locks) = process(&store);
         let held = locks.lock("x").await.unwrap();
@@ -273,7 +293,7 @@ mod claims {
         assert!(soon(work).await.unwrap().is_err());
     }
 
-    pub(super) async fn a_closed_session_leaves_no_place(store: Store) {
+    pub(super) async fn closed_session_leaves_no_queue_key(store: Store) {
         let ((_a, first), (session, second)) = (process(&store), process(&store));
         let held = first.lock("x").await.unwrap();
         let waiting = tokio::spawn(second.lock("x").into_future());
@@ -286,7 +306,7 @@ mod claims {
         assert!(matches!(second.lock("x").await, Err(LockError::Closed)));
     }
 
-    pub(super) async fn everybody_can_see_who_holds_and_who_waits(store: Store) {
+    pub(super) async fn snapshot_shows_holders_and_waiters(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store), process(&store));
         let held = first.lock("x").reason("deploy").await.unwrap();
         let waiting = tokio::spawn(second.lock("x").into_future());

@@ -1,4 +1,4 @@
-//! Who is alive, on every engine: joining, leaving, two of one id, restarts, outages, and what everybody sees of it.
+//! Members, on every engine: joining, leaving, two with one id, restarts, outages, and what other processes see of them.
 
 mod faults;
 mod many;
@@ -61,7 +61,7 @@ pub(crate) async fn is_empty(store: &Store) {
 }
 
 /// An event in short words, without what the store may choose.
-fn word(event: &MemberEvent) -> String {
+fn short_name(event: &MemberEvent) -> String {
     match event {
         MemberEvent::Snapshot(members) => format!("snapshot of {}", members.len()),
         MemberEvent::Joined(member) => format!("+{}", member.id),
@@ -75,18 +75,18 @@ fn word(event: &MemberEvent) -> String {
 }
 
 async fn next(watch: &mut MemberWatch) -> MemberEvent {
-    tokio::time::timeout(PATIENCE, watch.next()).await.expect("the watch says something").unwrap().unwrap()
+    tokio::time::timeout(PATIENCE, watch.next()).await.expect("the watch reports an event").unwrap().unwrap()
 }
 
 /// Waits for these events and no others.
 async fn hear(watch: &mut MemberWatch, words: &[&str]) {
     for expected in words {
-        assert_eq!(word(&next(watch).await), *expected);
+        assert_eq!(short_name(&next(watch).await), *expected);
     }
 }
 
-/// Waits until a member stands as wanted.
-async fn stands(
+/// Waits until a membership has the status.
+async fn wait_for_status(
     membership: &Membership,
     is_wanted: impl Fn(&RegistrationStatus) -> bool,
 ) -> RegistrationStatus {
@@ -96,7 +96,7 @@ async fn stands(
 }
 
 #[tokio::test]
-async fn a_node_joins_changes_and_leaves_and_everybody_sees_it() {
+async fn join_update_and_leave_are_watched() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let mut watch = cluster.watch();
@@ -125,7 +125,7 @@ async fn a_node_joins_changes_and_leaves_and_everybody_sees_it() {
 }
 
 #[tokio::test]
-async fn a_second_live_node_is_refused_and_told_who_is_there() {
+async fn second_node_with_same_id_is_refused() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let (_, other) = enter(&store);
@@ -134,12 +134,12 @@ async fn a_second_live_node_is_refused_and_told_who_is_there() {
         let JoinError::Held { by: alive } = &refused else { panic!("{refused:?}") };
         assert_eq!((alive.address.as_deref(), alive.token), (Some("10.0.0.1:a"), first.token().unwrap()));
         assert_eq!(alive.started, Some(first.record().started));
-        let told = refused.to_string();
+        let message = refused.to_string();
         let wanted = format!(
             "node a is registered by the process with token {} at 10.0.0.1:a since 20",
             first.token().unwrap()
         );
-        assert!(told.starts_with(&wanted), "{told}");
+        assert!(message.starts_with(&wanted), "{message}");
         assert_eq!(other.keys().len(), 0, "nothing of the second is wanted");
         let again = join(&cluster, &session, "a").await.unwrap_err();
         assert!(matches!(again, JoinError::AlreadyJoined), "{again:?}");
@@ -185,22 +185,22 @@ async fn race(store: Store, share: bool) {
 }
 
 #[tokio::test]
-async fn of_twenty_with_one_id_exactly_one_joins() {
+async fn one_of_twenty_equal_ids_joins() {
     on_every_engine(|store| race(store, false)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_twenty_with_one_id_in_one_session_exactly_one_joins() {
+async fn one_of_twenty_joins_in_one_session() {
     on_every_engine(|store| race(store, true)).await;
 }
 
 #[tokio::test]
-async fn a_restarted_node_is_a_new_incarnation() {
+async fn restarted_node_has_new_token() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let mut watch = cluster.watch();
         hear(&mut watch, &["snapshot of 0"]).await;
-        // A former life that was killed: nobody renews its lease any more.
+        // A former process that was killed: its lease is not renewed any more.
         let lease = store.grant(Duration::from_secs(1), None).await.unwrap().id;
         let born = store.put_leased("/shop/nodes/a", r#"{"address":"old"}"#, lease).await.unwrap();
         hear(&mut watch, &["+a"]).await;
@@ -223,7 +223,7 @@ async fn a_restarted_node_is_a_new_incarnation() {
 }
 
 #[tokio::test]
-async fn changes_made_at_once_are_all_there_in_the_end() {
+async fn concurrent_updates_are_all_stored() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let a = join(&cluster, &session, "a").await.unwrap();
@@ -241,7 +241,7 @@ async fn changes_made_at_once_are_all_there_in_the_end() {
         assert!(matches!(refused, RegisterError::Store(_)), "{refused:?}");
         assert_eq!(a.record().address.as_deref(), Some("10.0.0.1:a"));
         assert_eq!(a.token(), Some(a.token().unwrap()));
-        // Who it is cannot be changed.
+        // The identity cannot be changed.
         a.update(|record| record.nonce = "stolen".into()).await.unwrap();
         a.update(|record| record.state = MemberState::Draining).await.unwrap();
         assert_eq!(cluster.list().await.unwrap().members()[0].record.state, MemberState::Draining);
@@ -252,7 +252,7 @@ async fn changes_made_at_once_are_all_there_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_dropped_join_and_a_dropped_member_leave_nothing_behind() {
+async fn dropped_join_and_membership_leave_nothing() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         for steps in 0..30 {
@@ -278,7 +278,7 @@ async fn a_dropped_join_and_a_dropped_member_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn what_is_no_record_is_listed_as_such_and_harms_nobody() {
+async fn unreadable_record_is_reported_and_harmless() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let a = join(&cluster, &session, "a").await.unwrap();
@@ -291,7 +291,7 @@ async fn what_is_no_record_is_listed_as_such_and_harms_nobody() {
         let members = cluster.list().await.unwrap();
         assert_eq!((members.len(), members.set_aside().len()), (1, 1));
         assert_eq!(members.set_aside()[0].why, "not JSON from line 1 column 2 on");
-        // One who cannot be read is there all the same.
+        // A process with an unreadable record has its id all the same.
         let refused = join(&cluster, &session, "b").await.unwrap_err();
         assert!(matches!(&refused, JoinError::Held { by: other } if other.started.is_none()), "{refused:?}");
         a.unregister().await.unwrap();
@@ -301,7 +301,7 @@ async fn what_is_no_record_is_listed_as_such_and_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_closed_session_ends_the_membership_and_a_closed_store_the_watch() {
+async fn closing_ends_membership_and_watch() {
     let store = Store::memory();
     let (cluster, session) = enter(&store);
     let mut watch = cluster.watch();
@@ -310,7 +310,7 @@ async fn a_closed_session_ends_the_membership_and_a_closed_store_the_watch() {
     let ended = tokio::time::timeout(PATIENCE, view.wait_for(|members| members.len() == 1)).await;
     ended.unwrap().unwrap();
     session.close().await.unwrap();
-    stands(&a, |standing| *standing == RegistrationStatus::Left).await;
+    wait_for_status(&a, |standing| *standing == RegistrationStatus::Left).await;
     assert_eq!(a.token(), None);
     assert!(matches!(a.update(|record| record.state = MemberState::Ready).await, Err(RegisterError::Closed)));
     assert!(matches!(join(&cluster, &session, "b").await, Err(JoinError::Closed)));

@@ -32,13 +32,13 @@ fn enter(store: &Store) -> (Services, Session) {
 }
 
 #[tokio::test]
-async fn an_instance_is_registered_seen_changed_and_withdrawn() {
+async fn instance_changes_are_watched() {
     on_every_engine(async |store| {
         let (services, session) = enter(&store);
         let web = name("web");
         let mut watch = services.watch(&web);
         let mut next =
-            async || tokio::time::timeout(PATIENCE, watch.next()).await.expect("news").unwrap().unwrap();
+            async || tokio::time::timeout(PATIENCE, watch.next()).await.expect("an event").unwrap().unwrap();
         assert!(matches!(next().await, InstanceEvent::Snapshot(nobody) if nobody.is_empty()));
         let heavy = register(&services, &session, &web, "a").metadata(&Weight { weight: 7 }).unwrap();
         let a = heavy.await.unwrap();
@@ -71,14 +71,14 @@ async fn an_instance_is_registered_seen_changed_and_withdrawn() {
 }
 
 #[tokio::test]
-async fn one_service_never_shows_another_s_instances() {
+async fn services_never_share_instances() {
     on_every_engine(async |store| {
         let (services, session) = enter(&store);
         let mut kept = Vec::new();
         for (service, id) in [("a", "1"), ("a", "b/1"), ("a/b", "1"), ("ab", "1"), ("50%", "x")] {
             kept.push(register(&services, &session, &name(service), id).await.unwrap());
         }
-        // What `tenure register` puts, and what concerns nobody.
+        // A key of `tenure register`, and keys that are no instances.
         store.put("/shop/registry/services/a/plain", "10.0.0.9:80").await.unwrap();
         store.put("/shop/registry/services/a/too/deep", "x").await.unwrap();
         store.put("/shop/registry/other", "x").await.unwrap();
@@ -88,7 +88,7 @@ async fn one_service_never_shows_another_s_instances() {
         };
         assert_eq!(ids("a").await, ["1", "b/1", "plain"]);
         assert_eq!(ids("a/b").await, ["1"]);
-        assert_eq!(ids("b").await, Vec::<String>::new(), "nobody is an answer too");
+        assert_eq!(ids("b").await, Vec::<String>::new(), "an empty service has no instances");
         let names: BTreeMap<String, usize> = services
             .list()
             .await
@@ -114,7 +114,7 @@ async fn one_service_never_shows_another_s_instances() {
 }
 
 #[tokio::test]
-async fn picks_go_round_follow_the_key_and_move_little() {
+async fn picker_is_fair_and_consistent() {
     let store = Store::memory();
     let (services, session) = enter(&store);
     let web = name("web");
@@ -141,7 +141,7 @@ async fn picks_go_round_follow_the_key_and_move_little() {
     assert_eq!(before, meant(), "the same key means the same instance");
     registrations.remove(2).unregister().await.unwrap();
     wait(3).await;
-    assert_eq!(turns(4), "dabd", "who goes takes nobody's turn");
+    assert_eq!(turns(4), "dabd", "an instance that leaves takes no turn of another");
     for (before, after) in before.iter().zip(meant()) {
         assert!(before == "c" || *before == after, "only what meant the one that went moves");
     }
@@ -156,7 +156,31 @@ async fn picks_go_round_follow_the_key_and_move_little() {
 }
 
 #[tokio::test]
-async fn the_last_picture_is_picked_from_while_the_store_is_down() {
+async fn marked_instances_are_not_picked() {
+    let store = Store::memory();
+    let (services, session) = enter(&store);
+    let web = name("web");
+    let _a = register(&services, &session, &web, "a").await.unwrap();
+    let _b = register(&services, &session, &web, "b").await.unwrap();
+    let picker = services.service(&session, &web).picker().await.unwrap();
+    tokio::time::timeout(PATIENCE, picker.view().clone().wait_for(|all| all.len() == 2))
+        .await
+        .unwrap()
+        .unwrap();
+    let (a, b) = (InstanceId::parse("a").unwrap(), InstanceId::parse("b").unwrap());
+    picker.mark_down(&a, Duration::from_secs(60));
+    let picks = || [picker.round_robin(), picker.random(), picker.for_key("k"), picker.pick_by(0)];
+    assert!(picks().into_iter().all(|picked| picked.unwrap().id == b));
+    // With every instance marked, a try is better than none.
+    picker.mark_down(&b, Duration::from_secs(60));
+    assert_eq!(picker.pick_by(0).unwrap().id, a);
+    picker.mark_down(&a, Duration::ZERO);
+    assert_eq!(picker.pick_by(u64::MAX).unwrap().id, a, "its time has passed");
+    assert!(picker.age().is_some());
+}
+
+#[tokio::test]
+async fn picker_uses_last_snapshot_in_outage() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let services = Services::new(store.clone(), &namespace());
@@ -168,7 +192,7 @@ async fn the_last_picture_is_picked_from_while_the_store_is_down() {
     view.ready().await.unwrap();
     let picker = Picker::new(view.clone());
     etcd.member(0).kill();
-    tokio::time::timeout(PATIENCE, a.lost(first)).await.expect("the loss is told");
+    tokio::time::timeout(PATIENCE, a.lost(first)).await.expect("the loss is reported");
     while view.is_fresh() {
         tokio::time::timeout(PATIENCE, view.changed()).await.expect("the view knows that it is old").unwrap();
     }

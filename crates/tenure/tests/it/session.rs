@@ -7,7 +7,7 @@ mod flaky;
 mod hanging;
 mod input;
 mod keys;
-mod lending;
+mod lease_handles;
 mod observing;
 mod outages;
 mod stopped;
@@ -62,7 +62,7 @@ fn is_soak() -> bool {
     std::env::var_os("TENURE_SOAK").is_some()
 }
 
-/// Waits until the session says so, within a bounded time.
+/// Waits for a state of the session, within a bounded time.
 async fn wait_for_state(session: &Session, is_wanted: impl Fn(&SessionState) -> bool) {
     let mut state = session.state();
     let waited =

@@ -1,4 +1,4 @@
-//! The testing world: each knob does what it says, and an untouched world is just a store.
+//! The testing world: each fault has its documented effect, and a world without faults is just a store.
 
 mod process;
 mod sessions;
@@ -49,7 +49,7 @@ async fn deletes(world: &World, watch: &mut WatchStream) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_participants_store_passes_the_suite() {
+async fn participants_store_passes_the_suite() {
     let world = World::new();
     conformance::run(|| async { world.process("a").store() }).await.assert_passed();
     assert!(
@@ -59,7 +59,7 @@ async fn a_participants_store_passes_the_suite() {
 }
 
 #[tokio::test]
-async fn a_store_with_latency_passes_the_suite_too() {
+async fn store_with_latency_passes_the_suite_too() {
     let world = World::new();
     let store = world.process("a").store();
     world.process("a").set_latency(ms(1));
@@ -67,7 +67,7 @@ async fn a_store_with_latency_passes_the_suite_too() {
 }
 
 #[tokio::test]
-async fn time_stands_still_until_somebody_waits_and_then_is_exact() {
+async fn time_moves_only_when_awaited() {
     let world = World::new();
     assert_eq!(world.elapsed(), Duration::ZERO);
     world.run_until_idle().await;
@@ -85,7 +85,7 @@ async fn time_stands_still_until_somebody_waits_and_then_is_exact() {
 }
 
 #[tokio::test]
-async fn a_second_world_does_not_mind_that_time_stands_still_already() {
+async fn second_world_shares_paused_time() {
     let (one, other) = (World::new(), World::new());
     one.advance(s(1)).await;
     assert_eq!((one.elapsed(), other.elapsed()), (s(1), s(1)));
@@ -94,7 +94,7 @@ async fn a_second_world_does_not_mind_that_time_stands_still_already() {
 }
 
 #[tokio::test]
-async fn settling_lets_a_long_chain_of_tasks_run_to_its_end_without_time_passing() {
+async fn run_until_idle_runs_task_chain_to_end() {
     let world = World::new();
     let (first, mut last) = tokio::sync::mpsc::unbounded_channel::<u32>();
     for _ in 0..2_000 {
@@ -114,14 +114,14 @@ async fn settling_lets_a_long_chain_of_tasks_run_to_its_end_without_time_passing
 }
 
 #[tokio::test]
-async fn whoever_stops_waiting_for_quiet_leaves_no_thread_behind() {
+async fn dropped_run_until_idle_leaves_no_thread() {
     let world = World::new();
     assert!(world.run_until_idle().now_or_never().is_none());
     // The runtime waits for its blocking threads when it ends, so this test hangs if there is one.
 }
 
 #[tokio::test]
-async fn a_write_begun_in_a_partition_is_not_in_the_store_and_nobody_can_know() {
+async fn partitioned_write_is_ambiguous_and_not_applied() {
     let world = World::new();
     let (cut, onlooker) = (world.process("cut").store(), world.process("onlooker").store());
     world.process("cut").partition();
@@ -132,11 +132,11 @@ async fn a_write_begun_in_a_partition_is_not_in_the_store_and_nobody_can_know() 
     assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
     world.process("cut").heal();
     world.advance(s(60)).await;
-    assert_eq!(onlooker.get_key("/k").await.unwrap(), None, "what was given up does not come late");
+    assert_eq!(onlooker.get_key("/k").await.unwrap(), None, "a request that timed out is not applied later");
 }
 
 #[tokio::test]
-async fn a_request_that_is_still_waited_for_goes_on_when_the_partition_heals() {
+async fn pending_request_continues_after_heal() {
     let world = World::new();
     let cut = world.process("cut").store();
     world.process("cut").partition();
@@ -150,7 +150,7 @@ async fn a_request_that_is_still_waited_for_goes_on_when_the_partition_heals() {
 }
 
 #[tokio::test]
-async fn a_write_whose_answer_is_lost_is_in_the_store_and_told_as_ambiguous() {
+async fn lost_write_response_is_ambiguous_and_applied() {
     let world = World::new();
     let (deaf, onlooker) = (world.process("deaf").store(), world.process("onlooker").store());
     world.process("deaf").drop_responses();
@@ -167,7 +167,7 @@ async fn a_write_whose_answer_is_lost_is_in_the_store_and_told_as_ambiguous() {
 }
 
 #[tokio::test]
-async fn a_partition_catches_what_is_on_its_way_there_or_back() {
+async fn partition_hits_messages_in_flight() {
     for (cut_after, is_applied) in [(ms(50), false), (ms(150), true)] {
         let world = World::new();
         let (far, onlooker) = (world.process("far").store(), world.process("onlooker").store());
@@ -182,7 +182,7 @@ async fn a_partition_catches_what_is_on_its_way_there_or_back() {
 }
 
 #[tokio::test]
-async fn a_refused_request_fails_at_once_and_has_no_effect() {
+async fn refused_request_fails_at_once_without_effect() {
     let world = World::new();
     let store = world.process("a").store();
     world.process("a").refuse_connections();
@@ -197,12 +197,12 @@ async fn a_refused_request_fails_at_once_and_has_no_effect() {
     assert!(!returned.is_finished());
     world.process("a").heal();
     world.run_until_idle().await;
-    assert!(returned.is_finished(), "and the return of the store is told");
+    assert!(returned.is_finished(), "and `reachable` completes");
     assert_eq!(store.get_key("/k").await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn a_lease_ends_to_the_millisecond() {
+async fn lease_ends_to_the_millisecond() {
     let world = World::new();
     let store = world.process("a").store();
     let lease = store.grant(s(2), None).await.unwrap();
@@ -215,7 +215,7 @@ async fn a_lease_ends_to_the_millisecond() {
 }
 
 #[tokio::test]
-async fn a_watch_stalls_in_a_partition_and_goes_on_without_a_gap() {
+async fn watch_continues_after_partition_without_gap() {
     let world = World::new();
     let (cut, writer) = (world.process("cut").store(), world.process("writer").store());
     let mut watch = watch_all(&cut).await;
@@ -233,14 +233,14 @@ async fn a_watch_stalls_in_a_partition_and_goes_on_without_a_gap() {
 }
 
 #[tokio::test]
-async fn a_watch_whose_history_was_compacted_in_a_partition_says_so() {
+async fn watch_compacted_during_partition_reports_it() {
     let world = World::new();
     let (cut, writer) = (world.process("cut").store(), world.process("writer").store());
     let mut watch = watch_all(&cut).await;
     world.process("cut").partition();
     writer.put("/k", "1").await.unwrap();
     let last = writer.put("/k", "2").await.unwrap();
-    // Who looks while nothing comes through has not seen it either.
+    // A read of the watch during the partition returns nothing either.
     assert!(watch.next().now_or_never().is_none());
     world.compact(last).unwrap();
     assert!(watch.next().now_or_never().is_none());
@@ -251,7 +251,7 @@ async fn a_watch_whose_history_was_compacted_in_a_partition_says_so() {
 }
 
 #[tokio::test]
-async fn what_a_watch_shows_is_late_by_the_latency_and_not_by_the_number_of_changes() {
+async fn watch_delay_is_the_latency_per_burst() {
     let world = World::new();
     let (far, writer) = (world.process("far").store(), world.process("writer").store());
     let mut watch = watch_all(&far).await;
@@ -259,7 +259,7 @@ async fn what_a_watch_shows_is_late_by_the_latency_and_not_by_the_number_of_chan
     for n in 0..50 {
         writer.put("/k", n.to_string()).await.unwrap();
     }
-    // A stream stands still unless somebody reads it.
+    // A stream makes no progress unless it is read.
     let reader = tokio::spawn(async move {
         for _ in 0..50 {
             watch.next().await.unwrap().unwrap();
@@ -272,7 +272,7 @@ async fn what_a_watch_shows_is_late_by_the_latency_and_not_by_the_number_of_chan
 }
 
 #[tokio::test]
-async fn a_feed_survives_a_partition_and_a_compaction() {
+async fn feed_survives_a_partition_and_a_compaction() {
     let world = World::new();
     let (cut, writer) = (world.process("cut").store(), world.process("writer").store());
     writer.put("/n/a", "1").await.unwrap();
@@ -306,7 +306,7 @@ async fn trace() -> Vec<String> {
     for name in &names {
         let (store, clock) = (world.process(name).store(), world.process(name).clock());
         world.process(name).set_latency(ms(7));
-        // A holder without dice: renews every second, and begins again when its lease is gone.
+        // A holder without jitter: it renews every second, and starts again when its lease has ended.
         let name = name.clone();
         tokio::spawn(async move {
             loop {
@@ -347,7 +347,7 @@ async fn trace() -> Vec<String> {
 }
 
 #[test]
-fn the_same_test_has_the_same_trace_every_time() {
+fn same_test_repeats_its_trace() {
     let run = |is_paused: bool| {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(is_paused).build();

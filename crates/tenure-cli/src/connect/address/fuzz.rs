@@ -1,4 +1,4 @@
-//! Fuzz target: endpoints become one address, and nothing that may be a password is repeated.
+//! Fuzz target: endpoints become one address, and no message repeats a password.
 
 use super::{parse_endpoints, parse_url};
 

@@ -1,4 +1,4 @@
-//! Fuzz target: a configuration file is read whole, or refused with the line at which it is wrong.
+//! Fuzz target: a configuration file is read completely, or refused with the invalid line.
 
 use super::parse;
 use crate::connect::source::Setting;
@@ -15,15 +15,15 @@ fn file(bytes: &[u8]) -> String {
         Err(failure) => {
             let message = &failure.message;
             assert!(!message.contains('\n') && failure.hint.is_some(), "{failure:?}");
-            let (place, why) = message.split_once(": ").expect("a place and a reason");
-            if let Some(line) = place.strip_prefix("near line ") {
+            let (location, why) = message.split_once(": ").expect("a location and a reason");
+            if let Some(line) = location.strip_prefix("near line ") {
                 let line: usize = line.parse().expect("a number");
                 assert!(
                     (1..=text.matches('\n').count() + 1).contains(&line),
                     "line {line} is not in the file"
                 );
             } else {
-                assert_eq!(place, "somewhere in it", "no place is named");
+                assert_eq!(location, "somewhere in it", "no location is named");
             }
             why.split(|c: char| c.is_ascii_digit() || matches!(c, '"' | '`'))
                 .next()

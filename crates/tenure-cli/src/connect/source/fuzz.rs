@@ -1,22 +1,22 @@
-//! Fuzz target: whatever is configured where, a store that was named is never exchanged for another, and no password is shown.
+//! Fuzz target: a configured store is never replaced by another one, and no password is shown.
 
 use std::path::PathBuf;
 
 use super::{Origin, Setting, Sources, decide};
 
-/// In no dictionary, so that only a password shows it.
+/// A unique text, so that only a password can contain it.
 const SECRET: &str = "hidden-8f1e";
 
-/// Lines as `flag store=etcd://a:1`, `env HOME=/h`, `user node=a`, `machine node=b` and `local`.
+/// Reads lines such as `flag store=etcd://a:1`, `env HOME=/h`, `user node=a`, `machine node=b` and `local`.
 fn sources(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return "no text".to_owned() };
     let mut sources = Sources { files: vec![], ..Sources::default() };
     let (mut user, mut machine) = Default::default();
     for line in text.lines() {
-        let (place, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let (source, rest) = line.split_once(' ').unwrap_or((line, ""));
         let (name, value) = rest.split_once('=').unwrap_or((rest, ""));
         let setting = Setting::ALL.into_iter().find(|setting| setting.name() == name && name != "password");
-        let values = match place {
+        let values = match source {
             "flag" => &mut sources.flags,
             "user" => &mut user,
             "machine" => &mut machine,

@@ -1,4 +1,4 @@
-//! The decision as tables: who wins, and what is refused.
+//! Cases of the choice: which source decides, and what is refused.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn store_refused(entries: &[(&str, &str)]) -> Failure {
 }
 
 #[test]
-fn the_strongest_source_names_the_store() {
+fn strongest_source_names_the_store() {
     let all = [
         ("--endpoints", "flag:1"),
         ("TENURE_ENDPOINTS", "tenure:1"),
@@ -71,7 +71,7 @@ fn store_and_endpoints_are_one_setting_across_layers() {
 }
 
 #[test]
-fn with_nothing_configured_the_embedded_store_is_used_and_announced() {
+fn unconfigured_store_is_embedded_with_a_note() {
     let settings = decide(&sources(&[])).unwrap();
     let store = settings.store.unwrap();
     assert_eq!(store.value.to_string(), "file:///home/ann/.local/state/tenure/tenure/store.db");
@@ -86,7 +86,7 @@ fn with_nothing_configured_the_embedded_store_is_used_and_announced() {
 }
 
 #[test]
-fn an_unattended_machine_gets_the_embedded_store_only_on_request() {
+fn unattended_host_needs_local_flag() {
     for name in UNATTENDED {
         let failure = store_refused(&[(name, "1")]);
         assert!(failure.message.contains(name), "{failure:?}");
@@ -99,14 +99,14 @@ fn an_unattended_machine_gets_the_embedded_store_only_on_request() {
 }
 
 #[test]
-fn local_is_a_flag_and_beats_variables_but_not_another_flag() {
+fn local_overrides_variables_but_no_flag() {
     assert_eq!(store(&[("--local", ""), ("TENURE_ENDPOINTS", "a:1")]).1, "--local");
     let failure = store_refused(&[("--local", ""), ("--store", "memory:")]);
     assert!(failure.message.contains("--local and --store"), "{failure:?}");
 }
 
 #[test]
-fn a_bad_address_is_an_error_and_never_a_fallback() {
+fn invalid_address_never_falls_back() {
     for entries in [
         [("TENURE_STORE", "redis://a"), ("user.store", "memory:")],
         [("TENURE_ENDPOINTS", "a:port"), ("user.store", "memory:")],
@@ -122,7 +122,7 @@ fn empty_values_count_as_not_given() {
 }
 
 #[test]
-fn every_other_setting_comes_from_its_own_strongest_source() {
+fn each_setting_has_its_own_source() {
     let settings = decide(&sources(&[
         ("--cacert", "/flag.pem"),
         ("TENURE_CACERT", "/variable.pem"),
@@ -130,7 +130,7 @@ fn every_other_setting_comes_from_its_own_strongest_source() {
         ("user.key", "/key.pem"),
         ("TENURE_NAMESPACE", "shop"),
         ("etc.node", "web-1"),
-        ("ETCDCTL_NAMESPACE", "not etcdctl's to say"),
+        ("ETCDCTL_NAMESPACE", "not read"),
         ("ETCDCTL_NODE", "nor this"),
     ]))
     .unwrap();
@@ -146,16 +146,16 @@ fn every_other_setting_comes_from_its_own_strongest_source() {
 }
 
 #[test]
-fn a_certificate_without_its_key_is_refused() {
+fn certificate_without_key_is_refused() {
     assert!(decide(&sources(&[("--cert", "/c.pem")])).is_err());
     assert!(decide(&sources(&[("ETCDCTL_KEY", "/k.pem")])).is_err());
 }
 
 #[test]
-fn certificates_turn_bare_endpoints_to_tls_and_contradict_plain_ones() {
+fn certificates_enable_tls_for_bare_endpoints() {
     assert_eq!(store(&[("TENURE_ENDPOINTS", "a:1"), ("ETCDCTL_CACERT", "/ca.pem")]).0, "etcds://a:1");
     let settings = decide(&sources(&[("--store", "etcd://a:1"), ("--cacert", "/ca.pem")])).unwrap();
-    assert!(settings.notes[0].contains("in the clear"), "{:?}", settings.notes);
+    assert!(settings.notes[0].contains("without TLS"), "{:?}", settings.notes);
 }
 
 #[test]
@@ -178,13 +178,13 @@ fn user_and_password_belong_together() {
         "bob",
         Some("/pw"),
     );
-    check(&[("--user", "bob"), ("TENURE_PASSWORD", "not ours to take")], "bob", None);
+    check(&[("--user", "bob"), ("TENURE_PASSWORD", "not read")], "bob", None);
     assert!(decide(&sources(&[("--user", "bob:pw")])).is_err());
     assert!(decide(&sources(&[("user.user", "bob:pw")])).is_err());
 }
 
 #[test]
-fn a_decision_shows_no_password() {
+fn settings_show_no_password() {
     let entries = [("ETCDCTL_USER", "ann:canary-1"), ("ETCDCTL_PASSWORD", "canary-2")];
     let settings = decide(&sources(&entries)).unwrap();
     assert!(!format!("{settings:?}").contains("canary"), "{settings:?}");
@@ -193,7 +193,7 @@ fn a_decision_shows_no_password() {
 }
 
 #[test]
-fn a_namespace_has_segments_and_a_folder_of_its_own() {
+fn each_namespace_has_its_own_folder() {
     for (namespace, folder) in
         [("/shop/", "shop"), ("shop/eu", "shop%2Feu"), ("shop%2Feu", "shop%252Feu"), ("..", "%2E%2E")]
     {
@@ -207,7 +207,7 @@ fn a_namespace_has_segments_and_a_folder_of_its_own() {
 }
 
 #[test]
-fn a_namespace_cannot_reach_into_another() {
+fn namespace_cannot_contain_another() {
     for bad in ["a//b", "//a", "/", "a\n", "\0", "\u{202e}a"] {
         assert!(decide(&sources(&[("--namespace", bad)])).is_err(), "{bad:?}");
     }

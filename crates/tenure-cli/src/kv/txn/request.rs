@@ -1,5 +1,5 @@
-//! A transaction as JSON describes it. Whatever is not known or not clear is refused: a misspelt condition that is
-//! skipped would be a transaction without it.
+//! A transaction in JSON. Unknown or unclear elements are refused: to skip a misspelt condition would commit
+//! without it.
 
 use serde::Deserialize;
 use tenure::store::{
@@ -47,7 +47,7 @@ enum Is {
     Greater,
 }
 
-/// A number, also as the text that our own answers show.
+/// A number, or a string with a number, as JSON output has it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Number {
@@ -94,11 +94,11 @@ struct ReadStep {
 }
 
 impl TxnRequest {
-    /// Reads it. serde would take `[]` for a transaction without anything in it.
+    /// Parses the JSON. Without the check, serde would accept `[]` as an empty transaction.
     pub(super) fn parse(text: &str) -> Result<TxnRequest, Failure> {
         let expected = |why: String| {
-            Failure::usage(format!("the transaction is not as expected: {why}"))
-                .hint("`tenure kv txn --help` shows one with everything")
+            Failure::usage(format!("invalid transaction: {why}"))
+                .hint("`tenure kv txn --help` shows a transaction with every element")
         };
         if !text.trim_start().starts_with('{') {
             return Err(expected("it is not a JSON object".to_owned()));
@@ -139,7 +139,7 @@ impl When {
             (None, None) => None,
             (Some(true), None) | (None, Some(false)) => Some(Condition::absent(key.clone())),
             (Some(false), None) | (None, Some(true)) => Some(Condition::exists(key.clone())),
-            (Some(_), Some(_)) => return Err(Failure::usage("a condition says both absent and exists")),
+            (Some(_), Some(_)) => return Err(Failure::usage("a condition has both absent and exists")),
         };
         let is = match self.is {
             Is::Equal => Comparison::Equal,
@@ -198,7 +198,7 @@ fn selection(
 ) -> Result<Selection, Failure> {
     match prefix {
         Some(_) if text.is_some() || b64.is_some() => {
-            Err(Failure::usage("a key and a prefix in one operation"))
+            Err(Failure::usage("an operation has both a key and a prefix"))
         }
         Some(prefix) => Ok(Selection::prefix(prefix)),
         None => Ok(Selection::key(key(text, b64)?)),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_is_read_as_it_is_written() {
+    fn transaction_is_parsed_as_written() {
         let txn = parse(
             r#"{"when":[{"key":"/a","modified_revision":"7"},{"key":"/b","absent":true},{"key":"/c","is":"greater","version":2},
                 {"key_b64":"/w==","is":"not_equal","value":"x"},{"key":"/e","lease":"1f"},{"key":"/f","lease":""}],
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_clear_is_refused() {
+    fn unclear_transaction_is_refused() {
         for json in [
             "",
             "[]",

@@ -34,11 +34,11 @@ fn pairs(bytes: &[u8]) -> String {
             format!("{} pairs", pairs.len().min(8))
         }
         Err(bad) => {
-            let word = format!("{bad:?}").chars().take_while(|c| c.is_alphabetic()).collect();
+            let variant = format!("{bad:?}").chars().take_while(|c| c.is_alphabetic()).collect();
             let failure = Failure::from(bad);
             assert!(!failure.message.contains(char::is_control), "{failure:?}");
             assert!(failure.hint.is_some());
-            word
+            variant
         }
     }
 }

@@ -1,44 +1,44 @@
-//! One tree that the sentinel guards, and the way to its end.
+//! A process tree that the sentinel guards, and how it kills the tree.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::super::descendants;
 
-/// In how many rounds no process must be found before the reaper itself is killed. A healthy reaper has ended by then; one that was stopped
-/// has not, and a single listing can miss a process whose parent has just ended.
+/// The number of consecutive rounds without a process before the reaper itself is killed. A healthy reaper has ended by then; a stopped one
+/// has not. One round is not enough: a listing can miss a process right after its parent has ended.
 const EMPTY_ROUNDS: u32 = 5;
 
-/// A tree.
+/// A guarded tree.
 #[derive(Debug)]
 pub(super) struct Guarded {
     reaper: Option<Pid>,
     group: Option<Pid>,
-    /// What its life hangs on.
+    /// The number of its lease.
     pub(super) hold: u64,
     handle: ReaperHandle,
-    /// The number of the last rounds that found no process; none as long as the tree may run.
+    /// The number of consecutive rounds that found no process; `None` while the tree may run.
     empty_rounds: Option<u32>,
 }
 
 impl Guarded {
-    /// Takes a tree into guard. Its reaper is alive, because its supervisor waits for the answer.
+    /// Guards a tree. Its reaper is alive, because the supervisor waits for the reply, so the pidfd refers to the right process.
     pub(super) fn new(reaper: i32, group: i32, hold: u64) -> Guarded {
         let reaper = Pid::from_raw(reaper);
         let handle = ReaperHandle::open(reaper);
         Guarded { reaper, group: Pid::from_raw(group), hold, handle, empty_rounds: None }
     }
 
-    /// From now on it is killed.
+    /// Marks the tree to be killed.
     pub(super) fn condemn(&mut self) {
         self.empty_rounds = Some(0);
     }
 
-    /// Whether it is to be killed and not gone.
+    /// Whether the tree is being killed.
     pub(super) fn is_dying(&self) -> bool {
         self.empty_rounds.is_some()
     }
 
-    /// Kills what there is of it now.
+    /// Kills the processes of the tree that exist now: one round.
     pub(super) fn kill(&mut self) {
         let (Some(reaper), Some(empty_rounds)) = (self.reaper, self.empty_rounds) else { return };
         if self.handle.has_ended() {
@@ -49,7 +49,7 @@ impl Guarded {
             Ok(0) => self.empty_rounds = Some(empty_rounds + 1),
             Ok(_) => self.empty_rounds = Some(0),
             Err(_) => {
-                // Without /proc, the group is what can be reached. A group that is gone already is as wanted.
+                // Without /proc only the command's group can be killed. It may have ended already.
                 let _ = self.group.map(|group| kill_process_group(group, Signal::KILL));
                 self.empty_rounds = Some(EMPTY_ROUNDS);
             }

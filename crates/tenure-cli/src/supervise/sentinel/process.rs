@@ -1,4 +1,4 @@
-//! The sentinel's own process: reads messages, reads the clock, kills.
+//! The process of the sentinel: reads messages, watches deadlines, kills trees.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -16,26 +16,26 @@ use super::GUARDING;
 use super::killing::Guarded;
 use super::timer::BootTimer;
 
-/// Guards until it is told goodbye, or until it had to kill.
+/// Runs until the final message, or until it had to kill.
 pub(crate) fn run() -> ExitCode {
-    let deafness = signals::deafen();
-    let done = BootTimer::new().and_then(|alarm| SentinelProcess::default().serve(&alarm));
-    drop(deafness);
+    let handlers = signals::ignore_requests();
+    let done = BootTimer::new().and_then(|timer| SentinelProcess::default().serve(&timer));
+    drop(handlers);
     if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What it knows.
+/// The guarded trees and their deadlines.
 #[derive(Default)]
 struct SentinelProcess {
-    /// The trees by the pid of their reaper, each with what its life hangs on.
+    /// The trees by the pid of their reaper.
     trees: BTreeMap<i32, Guarded>,
-    /// When to kill those that hang on it.
+    /// The deadline of each lease.
     until: BTreeMap<u64, Moment>,
-    /// The beginning of a message.
+    /// The received beginning of a message.
     rest: Vec<u8>,
 }
 
-/// What a message means.
+/// A message of the supervisor.
 #[derive(PartialEq, Eq, Debug)]
 enum SentinelMessage {
     Guard { reaper: i32, group: i32, hold: u64 },
@@ -45,15 +45,15 @@ enum SentinelMessage {
 }
 
 impl SentinelProcess {
-    fn serve(mut self, alarm: &BootTimer) -> io::Result<()> {
+    fn serve(mut self, timer: &BootTimer) -> io::Result<()> {
         let stdin = io::stdin();
         loop {
-            let is_readable = self.wait(alarm, stdin.as_fd())?;
-            // Messages first, up to the newest: one that was written in time counts, however late it is read. A sentinel that was stopped has
-            // old deadlines in its pipe, which newer messages behind them have moved.
+            let is_readable = self.wait(timer, stdin.as_fd())?;
+            // All messages are read before the clock: a deadline that was written in time counts, however late it is read. The pipe of a sentinel
+            // that was stopped contains old deadlines, which later messages in it have moved.
             if is_readable {
-                match self.hear_all(stdin.as_fd()) {
-                    Ok(MessageRead::Words) => {}
+                match self.read_all(stdin.as_fd()) {
+                    Ok(MessageRead::Messages) => {}
                     Ok(MessageRead::Goodbye) => return Ok(()),
                     Ok(MessageRead::End) | Err(_) => {
                         self.kill_all();
@@ -66,31 +66,31 @@ impl SentinelProcess {
     }
 
     /// Waits for a message or for the time. Returns whether there is a message.
-    fn wait(&self, alarm: &BootTimer, stdin: BorrowedFd<'_>) -> io::Result<bool> {
+    fn wait(&self, timer: &BootTimer, stdin: BorrowedFd<'_>) -> io::Result<bool> {
         let round =
             self.trees.values().any(Guarded::is_dying).then(|| BootClock.now() + descendants::ROUND_EVERY);
         let next = self.until.values().copied().chain(round).min();
-        alarm.set(next)?;
-        match alarm.wait(stdin, next) {
+        timer.set(next)?;
+        match timer.wait(stdin, next) {
             Err(Errno::INTR) => Ok(false),
             waited => Ok(waited?),
         }
     }
 
     /// Reads until nothing is left to read.
-    fn hear_all(&mut self, stdin: BorrowedFd<'_>) -> io::Result<MessageRead> {
+    fn read_all(&mut self, stdin: BorrowedFd<'_>) -> io::Result<MessageRead> {
         loop {
-            let heard = self.hear(stdin)?;
-            if heard != MessageRead::Words || !is_readable(stdin)? {
-                return Ok(heard);
+            let read = self.read(stdin)?;
+            if read != MessageRead::Messages || !is_readable(stdin)? {
+                return Ok(read);
             }
         }
     }
 
-    fn hear(&mut self, stdin: BorrowedFd<'_>) -> io::Result<MessageRead> {
+    fn read(&mut self, stdin: BorrowedFd<'_>) -> io::Result<MessageRead> {
         let mut bytes = [0; 1_024];
         let len = match rustix::io::read(stdin, &mut bytes) {
-            Err(Errno::INTR) => return Ok(MessageRead::Words),
+            Err(Errno::INTR) => return Ok(MessageRead::Messages),
             read => read?,
         };
         if len == 0 {
@@ -101,16 +101,16 @@ impl SentinelProcess {
             let line: Vec<u8> = self.rest.drain(..=end).collect();
             match SentinelMessage::parse(&line) {
                 Some(SentinelMessage::Done) => return Ok(MessageRead::Goodbye),
-                Some(word) => self.obey(&word)?,
-                // We and the other end are one program.
+                Some(message) => self.apply(&message)?,
+                // Both ends are the same program, so an unknown message means a broken pipe.
                 None => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
-        Ok(MessageRead::Words)
+        Ok(MessageRead::Messages)
     }
 
-    fn obey(&mut self, word: &SentinelMessage) -> io::Result<()> {
-        match *word {
+    fn apply(&mut self, message: &SentinelMessage) -> io::Result<()> {
+        match *message {
             SentinelMessage::Guard { reaper, group, hold } => {
                 self.trees.insert(reaper, Guarded::new(reaper, group, hold));
                 let mut stdout = io::stdout();
@@ -131,7 +131,7 @@ impl SentinelProcess {
         Ok(())
     }
 
-    /// Kills every tree whose time is over, with one round for each; the next wait ends after a moment as long as one is not gone.
+    /// Kills every tree past its deadline, with one round each. The next wait is short while such a tree is left.
     fn kill_due(&mut self, now: Moment) {
         let due: Vec<u64> =
             self.until.iter().filter(|(_, kill)| **kill <= now).map(|(hold, _)| *hold).collect();
@@ -142,7 +142,7 @@ impl SentinelProcess {
         self.trees.values_mut().filter(|tree| tree.is_dying()).for_each(Guarded::kill);
     }
 
-    /// Kills everything, and returns when it is gone.
+    /// Kills every tree, and returns when none is left.
     fn kill_all(&mut self) {
         self.trees.values_mut().for_each(Guarded::condemn);
         while self.trees.values().any(Guarded::is_dying) {
@@ -162,7 +162,7 @@ fn is_readable(stdin: BorrowedFd<'_>) -> io::Result<bool> {
 
 #[derive(PartialEq, Eq, Debug)]
 enum MessageRead {
-    Words,
+    Messages,
     Goodbye,
     End,
 }
@@ -170,9 +170,9 @@ enum MessageRead {
 impl SentinelMessage {
     fn parse(line: &[u8]) -> Option<SentinelMessage> {
         let line = std::str::from_utf8(line).ok()?.trim_end();
-        let words: Vec<&str> = line.split(' ').collect();
+        let fields: Vec<&str> = line.split(' ').collect();
         let pid = |text: &str| text.parse().ok().filter(|&pid: &i32| pid > 0);
-        match words[..] {
+        match fields[..] {
             ["guard", reaper, group, hold] => {
                 let (reaper, group) = (pid(reaper)?, pid(group)?);
                 Some(SentinelMessage::Guard { reaper, group, hold: hold.parse().ok()? })
@@ -194,14 +194,14 @@ impl SentinelMessage {
 mod tests {
     use super::*;
 
-    /// A tree whose reaper does not exist: killing it changes nothing.
+    /// A tree with a reaper that does not exist: killing it has no effect.
     fn tree(hold: u64) -> Guarded {
         Guarded::new(i32::MAX, i32::MAX, hold)
     }
 
     #[test]
-    fn words_are_read_as_they_are_written() {
-        for (line, word) in [
+    fn messages_are_parsed_as_written() {
+        for (line, message) in [
             ("guard 4120 4121 0\n", Some(SentinelMessage::Guard { reaper: 4120, group: 4121, hold: 0 })),
             ("until 7 never\n", Some(SentinelMessage::Until { hold: 7, kill: None })),
             (
@@ -216,50 +216,50 @@ mod tests {
             ("until soon\n", None),
             ("", None),
         ] {
-            assert_eq!(SentinelMessage::parse(line.as_bytes()), word, "{line:?}");
+            assert_eq!(SentinelMessage::parse(line.as_bytes()), message, "{line:?}");
         }
     }
 
     #[test]
-    fn the_end_of_one_hold_says_nothing_of_the_others() {
-        let mut guard = SentinelProcess {
+    fn each_lease_has_its_own_deadline() {
+        let mut sentinel = SentinelProcess {
             trees: BTreeMap::from([(1, tree(1)), (2, tree(2))]),
             ..SentinelProcess::default()
         };
-        guard.obey(&SentinelMessage::Until { hold: 1, kill: Some(Moment::from_ms(1_000)) }).unwrap();
-        guard.obey(&SentinelMessage::Until { hold: 2, kill: Some(Moment::from_ms(5_000)) }).unwrap();
-        guard.kill_due(Moment::from_ms(999));
-        assert_eq!(guard.until.len(), 2);
-        guard.kill_due(Moment::from_ms(1_000));
-        assert_eq!(guard.until, BTreeMap::from([(2, Moment::from_ms(5_000))]));
+        sentinel.apply(&SentinelMessage::Until { hold: 1, kill: Some(Moment::from_ms(1_000)) }).unwrap();
+        sentinel.apply(&SentinelMessage::Until { hold: 2, kill: Some(Moment::from_ms(5_000)) }).unwrap();
+        sentinel.kill_due(Moment::from_ms(999));
+        assert_eq!(sentinel.until.len(), 2);
+        sentinel.kill_due(Moment::from_ms(1_000));
+        assert_eq!(sentinel.until, BTreeMap::from([(2, Moment::from_ms(5_000))]));
     }
 
     #[test]
-    fn a_hold_is_forgotten_with_its_last_tree() {
-        let mut guard = SentinelProcess {
+    fn last_tree_removes_its_lease() {
+        let mut sentinel = SentinelProcess {
             trees: BTreeMap::from([(10, tree(1)), (11, tree(1))]),
             ..SentinelProcess::default()
         };
-        guard.obey(&SentinelMessage::Until { hold: 1, kill: Some(Moment::from_ms(1_000)) }).unwrap();
-        guard.obey(&SentinelMessage::Leave { reaper: 10 }).unwrap();
-        assert!(guard.until.contains_key(&1));
-        guard.obey(&SentinelMessage::Leave { reaper: 11 }).unwrap();
-        assert!(guard.until.is_empty() && guard.trees.is_empty());
+        sentinel.apply(&SentinelMessage::Until { hold: 1, kill: Some(Moment::from_ms(1_000)) }).unwrap();
+        sentinel.apply(&SentinelMessage::Leave { reaper: 10 }).unwrap();
+        assert!(sentinel.until.contains_key(&1));
+        sentinel.apply(&SentinelMessage::Leave { reaper: 11 }).unwrap();
+        assert!(sentinel.until.is_empty() && sentinel.trees.is_empty());
     }
 
-    /// The pipe of a sentinel that was stopped: a deadline that has passed, and the newer one far behind it.
+    /// The pipe of a sentinel that was stopped: a deadline that has passed, and a later one far behind it.
     #[test]
     fn backlog_is_read_to_the_newest_message() {
         let (reader, mut writer) = io::pipe().unwrap();
         for ms in 1..=500 {
             writeln!(writer, "until 7 {}", Duration::from_millis(ms).as_nanos()).unwrap();
         }
-        let mut guard = SentinelProcess::default();
-        assert_eq!(guard.hear_all(reader.as_fd()).unwrap(), MessageRead::Words);
-        assert_eq!(guard.until, BTreeMap::from([(7, Moment::from_ms(500))]));
+        let mut sentinel = SentinelProcess::default();
+        assert_eq!(sentinel.read_all(reader.as_fd()).unwrap(), MessageRead::Messages);
+        assert_eq!(sentinel.until, BTreeMap::from([(7, Moment::from_ms(500))]));
         writer.write_all(b"done\n").unwrap();
-        assert_eq!(guard.hear_all(reader.as_fd()).unwrap(), MessageRead::Goodbye);
+        assert_eq!(sentinel.read_all(reader.as_fd()).unwrap(), MessageRead::Goodbye);
         drop(writer);
-        assert_eq!(guard.hear_all(reader.as_fd()).unwrap(), MessageRead::End);
+        assert_eq!(sentinel.read_all(reader.as_fd()).unwrap(), MessageRead::End);
     }
 }

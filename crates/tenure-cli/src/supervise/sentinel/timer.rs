@@ -1,6 +1,6 @@
-//! Waiting for a word or for a moment on the boot clock, which goes on while the machine sleeps.
+//! Waits for a message or for a moment on the boot clock, which also counts suspend.
 //!
-//! The timeout of a poll does not: after a suspend it would let the rest of it pass once more. So the moment is watched by a timer of the kernel's.
+//! The timeout of `poll` does not count suspend, so after it the rest of the timeout would still have to pass. A kernel timer on the boot clock does.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Result;
 use tenure_core::time::Moment;
 
-/// Rings at a moment.
+/// A timer on the boot clock.
 pub(super) struct BootTimer {
     #[cfg(target_os = "linux")]
     timer: std::os::fd::OwnedFd,
@@ -22,18 +22,18 @@ impl BootTimer {
         Ok(BootTimer { timer: timerfd_create(TimerfdClockId::Boottime, flags)? })
     }
 
-    /// Rings at this moment and at no other. A moment that has passed rings at once.
+    /// Sets the timer; `None` turns it off. A moment in the past expires immediately.
     pub(super) fn set(&self, at: Option<Moment>) -> Result<()> {
         use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Zero would turn the timer off, and the moment of the boot has passed anyway.
+        // Zero would turn the timer off; one nanosecond after the boot is in the past, too.
         let at = at.map(Moment::since_origin).map(|at| at.max(std::time::Duration::from_nanos(1)));
         let value = at.and_then(|at| Timespec::try_from(at).ok()).unwrap_or(zero);
         let times = Itimerspec { it_interval: zero, it_value: value };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &times).map(drop)
     }
 
-    /// Waits until it rings or there is something to read; says which.
+    /// Waits until the timer expires or stdin is readable. Returns whether stdin is readable.
     pub(super) fn wait(&self, stdin: BorrowedFd<'_>, _: Option<Moment>) -> Result<bool> {
         let mut fds =
             [PollFd::from_borrowed_fd(stdin, PollFlags::IN), PollFd::new(&self.timer, PollFlags::IN)];
@@ -52,7 +52,7 @@ impl BootTimer {
         Ok(())
     }
 
-    /// Waits for the moment in short pieces, so that a suspend cannot add much.
+    /// Waits for the moment in short pieces, so that a suspend delays it by one piece at most.
     pub(super) fn wait(&self, stdin: BorrowedFd<'_>, at: Option<Moment>) -> Result<bool> {
         use tenure::clock::{BootClock, Clock};
         const PIECE: std::time::Duration = std::time::Duration::from_millis(200);

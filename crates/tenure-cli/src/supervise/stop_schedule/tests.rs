@@ -1,4 +1,4 @@
-//! The table of cases: what happened when, and what is sent for it.
+//! Cases of inputs at their times, with the signals that each returns.
 
 use super::*;
 
@@ -19,30 +19,30 @@ fn order(order: SupervisorAction) -> ScheduleInput {
     ScheduleInput::StopTimes(StopTimes { deadlines: None, order })
 }
 
-/// Plays events at their seconds; after each, what must have been sent.
-fn check(grace: Option<Duration>, story: &[(u64, ScheduleInput, &[Signal])]) -> StopSchedule {
-    let mut course = StopSchedule::new(grace, Signal::TERM);
-    for (second, event, expected) in story {
-        assert_eq!(course.handle(*event, at(*second)), *expected, "{event:?} at {second} s");
+/// Handles each input at its second, and compares the returned signals.
+fn check(grace: Option<Duration>, cases: &[(u64, ScheduleInput, &[Signal])]) -> StopSchedule {
+    let mut schedule = StopSchedule::new(grace, Signal::TERM);
+    for (second, event, expected) in cases {
+        assert_eq!(schedule.handle(*event, at(*second)), *expected, "{event:?} at {second} s");
     }
-    course
+    schedule
 }
 
 const TERM: &[Signal] = &[Signal::TERM, Signal::CONT];
 const KILL: &[Signal] = &[Signal::KILL];
 
 #[test]
-fn signals_are_passed_on_as_they_come() {
+fn other_signals_are_forwarded() {
     for signal in [Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH] {
-        let course = check(Some(GRACE), &[(0, ScheduleInput::Signal(signal), &[signal])]);
-        assert_eq!(course.next_wake(), None, "{signal:?} asks nobody to end");
+        let schedule = check(Some(GRACE), &[(0, ScheduleInput::Signal(signal), &[signal])]);
+        assert_eq!(schedule.next_wake(), None, "{signal:?} requests no end");
     }
 }
 
 #[test]
-fn the_grace_begins_with_a_request_to_end() {
+fn end_request_starts_the_grace() {
     for (signal, sent) in [(Signal::TERM, TERM), (Signal::INT, &[Signal::INT])] {
-        let course = check(
+        let schedule = check(
             Some(GRACE),
             &[
                 (1, ScheduleInput::Signal(signal), sent),
@@ -51,12 +51,12 @@ fn the_grace_begins_with_a_request_to_end() {
                 (7, ScheduleInput::Time, &[]),
             ],
         );
-        assert!(!course.is_lost());
+        assert!(!schedule.is_lost());
     }
 }
 
 #[test]
-fn a_second_request_does_not_lengthen_the_grace() {
+fn second_request_keeps_the_grace() {
     check(
         Some(GRACE),
         &[
@@ -68,22 +68,22 @@ fn a_second_request_does_not_lengthen_the_grace() {
 }
 
 #[test]
-fn without_a_grace_a_request_is_never_enforced() {
-    let course =
+fn request_without_grace_never_kills() {
+    let schedule =
         check(None, &[(1, ScheduleInput::Signal(Signal::TERM), TERM), (1_000, ScheduleInput::Time, &[])]);
-    assert_eq!(course.next_wake(), None);
+    assert_eq!(schedule.next_wake(), None);
 }
 
 #[test]
-fn a_second_ctrl_c_within_two_seconds_kills() {
+fn second_ctrl_c_kills() {
     let int = ScheduleInput::Signal(Signal::INT);
     check(None, &[(1, int, &[Signal::INT]), (3, int, KILL), (4, int, &[])]);
     check(None, &[(1, int, &[Signal::INT]), (4, int, &[Signal::INT]), (6, int, KILL)]);
 }
 
 #[test]
-fn the_deadlines_ask_first_and_kill_then() {
-    let course = check(
+fn deadlines_terminate_then_kill() {
+    let schedule = check(
         Some(GRACE),
         &[
             (0, until(10, 14), &[]),
@@ -93,27 +93,27 @@ fn the_deadlines_ask_first_and_kill_then() {
             (14, ScheduleInput::Time, KILL),
         ],
     );
-    assert!(course.is_lost() && course.has_killed());
+    assert!(schedule.is_lost() && schedule.has_killed());
 }
 
 #[test]
-fn a_renewal_moves_the_deadlines() {
-    let course =
+fn renewal_moves_the_deadlines() {
+    let schedule =
         check(None, &[(0, until(10, 14), &[]), (5, until(15, 19), &[]), (14, ScheduleInput::Time, &[])]);
-    assert_eq!(course.next_wake(), Some(at(15)));
+    assert_eq!(schedule.next_wake(), Some(at(15)));
 }
 
-/// A machine that slept through both deadlines must not ask politely on waking up.
+/// A host that was suspended past both deadlines must not send SIGTERM first when it resumes.
 #[test]
-fn whoever_slept_past_the_end_kills_at_once() {
+fn suspend_past_deadlines_kills_immediately() {
     check(Some(GRACE), &[(0, until(10, 14), &[]), (20, ScheduleInput::Time, KILL)]);
     check(Some(GRACE), &[(0, until(10, 14), &[]), (20, ScheduleInput::Signal(Signal::USR1), KILL)]);
     check(Some(GRACE), &[(20, until(10, 14), KILL)]);
 }
 
 #[test]
-fn a_renewal_that_comes_after_the_request_does_not_take_it_back() {
-    let course = check(
+fn late_renewal_does_not_undo_loss() {
+    let schedule = check(
         Some(GRACE),
         &[
             (0, until(10, 14), &[]),
@@ -122,24 +122,24 @@ fn a_renewal_that_comes_after_the_request_does_not_take_it_back() {
             (14, ScheduleInput::Time, KILL),
         ],
     );
-    assert!(course.is_lost());
+    assert!(schedule.is_lost());
 }
 
 #[test]
-fn what_is_known_to_be_gone_leaves_one_second() {
-    let course =
+fn known_loss_kills_after_a_second() {
+    let schedule =
         check(Some(GRACE), &[(0, order(SupervisorAction::Lost), TERM), (1, ScheduleInput::Time, KILL)]);
-    assert!(course.is_lost());
+    assert!(schedule.is_lost());
     check(None, &[(0, order(SupervisorAction::Lost), TERM), (1, ScheduleInput::Time, KILL)]);
     let short = Some(Duration::from_millis(500));
-    let mut course = check(short, &[(0, order(SupervisorAction::Lost), TERM)]);
-    assert_eq!(course.next_wake(), Some(Moment::from_ms(500)));
-    assert_eq!(course.handle(ScheduleInput::Time, Moment::from_ms(500)), KILL);
+    let mut schedule = check(short, &[(0, order(SupervisorAction::Lost), TERM)]);
+    assert_eq!(schedule.next_wake(), Some(Moment::from_ms(500)));
+    assert_eq!(schedule.handle(ScheduleInput::Time, Moment::from_ms(500)), KILL);
 }
 
 #[test]
-fn a_stop_is_asked_for_once_and_is_no_loss() {
-    let course = check(
+fn stop_is_sent_once_and_no_loss() {
+    let schedule = check(
         Some(GRACE),
         &[
             (0, order(SupervisorAction::Stop), TERM),
@@ -147,11 +147,11 @@ fn a_stop_is_asked_for_once_and_is_no_loss() {
             (5, ScheduleInput::Time, KILL),
         ],
     );
-    assert!(!course.is_lost());
+    assert!(!schedule.is_lost());
 }
 
 #[test]
-fn a_loss_shortens_a_stop() {
+fn loss_shortens_a_stop() {
     check(
         Some(GRACE),
         &[
@@ -163,7 +163,7 @@ fn a_loss_shortens_a_stop() {
 }
 
 #[test]
-fn an_order_to_end_kills_at_once_whatever_was_asked_before() {
+fn end_kills_immediately_after_any_request() {
     check(Some(GRACE), &[(1, order(SupervisorAction::End), KILL), (2, order(SupervisorAction::Stop), &[])]);
     check(
         Some(GRACE),

@@ -18,13 +18,13 @@ fn runs() -> usize {
 }
 
 /// Starts a leader and a waiting candidate, injects a fault, and compares the beats of both once the second leads. Returns the failover time.
-async fn after(sandbox: &Sandbox, bad: impl AsyncFn(&Running)) -> Duration {
+async fn check_after(sandbox: &Sandbox, inject: impl AsyncFn(&Running)) -> Duration {
     let script = beating(sandbox);
     let mut first = start_candidate(sandbox, "first", &["--ttl", "3s"], &script);
     assert_eq!(first.line().await, "up");
     let mut second = wait(sandbox, "second", &["--ttl", "3s"], &script).await;
     let begin = Instant::now();
-    bad(&first).await;
+    inject(&first).await;
     second.hear("leading 'a'").await;
     let took = begin.elapsed();
     assert_eq!(second.line().await, "up");
@@ -43,7 +43,7 @@ async fn after(sandbox: &Sandbox, bad: impl AsyncFn(&Running)) -> Duration {
 #[tokio::test]
 async fn soak_killed_leader_is_succeeded_within_ttl() {
     for run in 0..runs() {
-        let took = after(&sandbox(), async |first| first.signal(Signal::KILL)).await;
+        let took = check_after(&sandbox(), async |first| first.signal(Signal::KILL)).await;
         assert!(took < TTL + Duration::from_millis(700), "run {run}: {took:?}");
     }
 }
@@ -52,14 +52,14 @@ async fn soak_killed_leader_is_succeeded_within_ttl() {
 async fn soak_killed_leader_never_overlaps_on_etcd() {
     for _ in 0..runs() {
         let etcd = Etcd::start();
-        after(&on(&etcd), async |first| first.signal(Signal::KILL)).await;
+        check_after(&on(&etcd), async |first| first.signal(Signal::KILL)).await;
     }
 }
 
 #[tokio::test]
 async fn soak_stopped_leader_never_overlaps_on_file() {
     for _ in 0..runs() {
-        after(&sandbox(), async |first| first.signal(Signal::STOP)).await;
+        check_after(&sandbox(), async |first| first.signal(Signal::STOP)).await;
     }
 }
 
@@ -67,6 +67,6 @@ async fn soak_stopped_leader_never_overlaps_on_file() {
 async fn soak_stopped_leader_never_overlaps_on_etcd() {
     for _ in 0..runs() {
         let etcd = Etcd::start();
-        after(&on(&etcd), async |first| first.signal(Signal::STOP)).await;
+        check_after(&on(&etcd), async |first| first.signal(Signal::STOP)).await;
     }
 }

@@ -22,7 +22,7 @@ fn start(sandbox: &Sandbox, script: &str) -> Running {
 }
 
 /// Starts a holder and a waiter, injects a fault, and compares the beats of both once the second holds.
-async fn after(bad: impl AsyncFn(&Etcd, &Running)) {
+async fn check_after(inject: impl AsyncFn(&Etcd, &Running)) {
     let etcd = Etcd::start();
     let (mut run, mut spoilt) = (0, 0);
     while run < runs() {
@@ -34,7 +34,7 @@ async fn after(bad: impl AsyncFn(&Etcd, &Running)) {
         let waits = second.hear_before_line("waiting for 'a'").await;
         match &waits {
             Ok(_) => {
-                bad(&etcd, &first).await;
+                inject(&etcd, &first).await;
                 assert_eq!(second.line().await, "up");
             }
             Err(line) => assert_eq!(line, "up"),
@@ -66,17 +66,17 @@ async fn after(bad: impl AsyncFn(&Etcd, &Running)) {
 
 #[tokio::test]
 async fn soak_stopped_supervisor_never_overlaps() {
-    after(async |_, first| first.signal(Signal::STOP)).await;
+    check_after(async |_, first| first.signal(Signal::STOP)).await;
 }
 
 #[tokio::test]
 async fn soak_killed_supervisor_never_overlaps() {
-    after(async |_, first| first.signal(Signal::KILL)).await;
+    check_after(async |_, first| first.signal(Signal::KILL)).await;
 }
 
 #[tokio::test]
 async fn soak_stopped_etcd_never_overlaps() {
-    after(async |etcd, _| {
+    check_after(async |etcd, _| {
         etcd.member(0).pause();
         tokio::time::sleep(Duration::from_secs(4)).await;
         etcd.member(0).resume();
@@ -86,7 +86,7 @@ async fn soak_stopped_etcd_never_overlaps() {
 
 #[tokio::test]
 async fn soak_killed_etcd_never_overlaps() {
-    after(async |etcd, _| {
+    check_after(async |etcd, _| {
         etcd.member(0).kill();
         tokio::time::sleep(Duration::from_secs(4)).await;
         etcd.member(0).restart();

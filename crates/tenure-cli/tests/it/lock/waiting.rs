@@ -191,7 +191,7 @@ async fn break_requires_intended_holder() {
     assert!(!is_free(&sandbox).await);
     let ran = sandbox.run(&["locks", "break", "a", "--token", &token, "--yes"]).await;
     assert_eq!((ran.code, ran.stdout.trim()), (Some(0), &*token), "{ran:?}");
-    assert!(ran.stderr.contains("took 'a' away from web-1 pid"), "{ran:?}");
+    assert!(ran.stderr.contains("broke 'a', held by web-1 pid"), "{ran:?}");
     assert_eq!(first.end().await.0, Some(122));
     assert_eq!(sandbox.run(&["locks", "show", ""]).await.code, Some(2));
 }

@@ -79,7 +79,7 @@ async fn oversized_checkpoint_is_reported_and_task_completes() {
     let script = "head -c 300000 /dev/zero >$TENURE_CHECKPOINT";
     let mut worker = start(&sandbox, "w", script, &[]).await;
     assert_eq!(sandbox.run(&["submit", "x", "--wait=60s"]).await.code, Some(0));
-    let output = worker.hear("the checkpoint of 'x' is not kept").await;
+    let output = worker.hear("the checkpoint of 'x' was not saved").await;
     assert!(output.contains("262144"), "{output}");
     worker.interrupt();
     assert_eq!(worker.end().await.0, Some(0));

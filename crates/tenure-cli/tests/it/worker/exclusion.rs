@@ -14,17 +14,17 @@ use crate::supervise::{gone, helpers_of};
 const SHORT: [&str; 2] = ["--ttl", "3s"];
 
 /// Starts a task on one worker, injects a fault, and compares the beats of both owners once the second runs it.
-async fn after(sandbox: &Sandbox, bad: impl AsyncFn(&Running)) {
-    after_running(sandbox, &beating(sandbox), bad).await;
+async fn check_after(sandbox: &Sandbox, inject: impl AsyncFn(&Running)) {
+    check_script_after(sandbox, &beating(sandbox), inject).await;
 }
 
 /// The same with this script.
-async fn after_running(sandbox: &Sandbox, script: &str, bad: impl AsyncFn(&Running)) {
+async fn check_script_after(sandbox: &Sandbox, script: &str, inject: impl AsyncFn(&Running)) {
     let mut first = start(sandbox, "first", script, &SHORT).await;
     sandbox.ok(&["submit", "x"]).await;
     assert!(first.line().await.starts_with("up"));
     let mut second = start(sandbox, "second", script, &SHORT).await;
-    bad(&first).await;
+    inject(&first).await;
     assert!(second.line().await.starts_with("up"));
     // A remaining process of the first would beat again within this time.
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -39,19 +39,19 @@ async fn after_running(sandbox: &Sandbox, script: &str, bad: impl AsyncFn(&Runni
 
 #[tokio::test]
 async fn killed_worker_tasks_never_overlap_on_file() {
-    after(&on_file(), async |first| first.signal(Signal::KILL)).await;
+    check_after(&on_file(), async |first| first.signal(Signal::KILL)).await;
 }
 
 #[tokio::test]
 async fn killed_worker_tasks_never_overlap_on_etcd() {
     let etcd = Etcd::start();
-    after(&on_etcd(&etcd), async |first| first.signal(Signal::KILL)).await;
+    check_after(&on_etcd(&etcd), async |first| first.signal(Signal::KILL)).await;
 }
 
 #[tokio::test]
 async fn stopped_worker_tasks_never_overlap_on_etcd() {
     let etcd = Etcd::start();
-    after(&on_etcd(&etcd), async |first| first.signal(Signal::STOP)).await;
+    check_after(&on_etcd(&etcd), async |first| first.signal(Signal::STOP)).await;
 }
 
 /// `timeout` and `setsid` leave the task's process group.
@@ -60,7 +60,7 @@ async fn escaped_task_never_overlaps_next_owner() {
     for (escape, signal) in [("timeout 60", Signal::KILL), ("setsid -w", Signal::STOP)] {
         let sandbox = on_file();
         let script = format!("{escape} sh {}; true", beating_file(&sandbox, "ledger"));
-        after_running(&sandbox, &script, async |first| first.signal(signal)).await;
+        check_script_after(&sandbox, &script, async |first| first.signal(signal)).await;
     }
 }
 
@@ -87,7 +87,7 @@ async fn killed_sentinel_is_replaced() {
     }
     let first = helpers_of(&worker, "sentinel")[0];
     kill_process(first, Signal::KILL).unwrap();
-    worker.hear("another one guards").await;
+    worker.hear("sentinel replaced").await;
     let second = helpers_of(&worker, "sentinel");
     assert!(second.len() == 1 && second[0] != first, "{second:?}");
     worker.signal(Signal::KILL);

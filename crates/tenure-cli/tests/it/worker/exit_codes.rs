@@ -205,7 +205,7 @@ async fn foreign_tasks_run_and_garbage_is_skipped() {
         is(&sandbox, "plain", "completed").await;
         sandbox.ok(&["task", "retry", "plain"]).await;
         sandbox.ok(&["kv", "put", "/tenure/nodes/w/commands/hold on", r#"{"command":"freeze"}"#]).await;
-        worker.hear("frozen: no new tasks are taken").await;
+        worker.hear("frozen: no new tasks are claimed").await;
         sandbox.ok(&["kv", "put", "/tenure/nodes/w/commands/nonsense", "not JSON"]).await;
         let events = until_events(&sandbox, "malformed").await;
         for event in ["set_aside\tbad\t", "set_aside\t/tenure/nodes/w/commands/a/b\t"] {

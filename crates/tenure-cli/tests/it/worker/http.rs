@@ -117,7 +117,7 @@ async fn unusable_address_fails_before_any_claim() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for (address, code, words) in [
-        (address.as_str(), 4, "somebody else listens"),
+        (address.as_str(), 4, "another process listens"),
         ("9464", 2, "has no port"),
         ("nowhere:x", 2, "--http nowhere:x"),
     ] {

@@ -13,7 +13,7 @@ async fn bad_input_is_refused_and_claims_nothing() {
     on_both(async |sandbox| {
         sandbox.ok(&["submit", "x"]).await;
         for (flags, code, words) in [
-            (&["--exec", "true", "--capacity", "0"][..], 2, "room for 0 tasks"),
+            (&["--exec", "true", "--capacity", "0"][..], 2, "capacity of 0"),
             (&["--exec", "true", "--capacity", "many"], 2, "a number from 1"),
             (&["--exec", "true", "--match", "mail"], 2, "hint: write it as kind=mail"),
             (&["--exec", "true", "--match", "zone=eu", "--match", "zone=us"], 2, "no task matches"),
@@ -31,7 +31,7 @@ async fn bad_input_is_refused_and_claims_nothing() {
             (&["--exec", "true", "--retries", "8"], 2, "use 0 to 7"),
             (&["--exec", "true", "--ttl", "15s", "--grace", "14s"], 2, "too long for a TTL"),
             (&["--exec", "true", "--ttl", "15"], 2, "did you mean 15s?"),
-            (&["--exec", "true", "--node", ""], 2, "the node's id"),
+            (&["--exec", "true", "--node", ""], 2, "invalid node id"),
             (&["--exec", "true", "--label", "zone"], 2, "has no '='"),
             (&["--exec", ""], 2, "--exec is empty"),
             (&[], 2, "--exec <CMD>"),
@@ -53,7 +53,7 @@ async fn bad_input_is_refused_and_claims_nothing() {
 async fn unmatched_selector_lists_existing_kinds() {
     on_both(async |sandbox| {
         let mut worker = sandbox.start(&["worker", "--exec", "true", "--match", "kind=mail"]);
-        worker.hear("--match kind=mail matches nothing now, because there are no tasks").await;
+        worker.hear("--match kind=mail matches no task, because there are none").await;
         worker.interrupt();
         assert_eq!(worker.end().await.0, Some(0));
         sandbox.ok(&["submit", "r", "--kind", "report", "--count", "2"]).await;
@@ -122,7 +122,7 @@ async fn vanished_command_fails_no_task() {
     let mut worker = start(&sandbox, "w", &job, &[]).await;
     std::fs::remove_file(&job).unwrap();
     sandbox.ok(&["submit", "x"]).await;
-    let output = worker.hear("'x' was not started and is given back").await;
+    let output = worker.hear("'x' was not started and is released").await;
     assert!(output.contains("job.sh"), "{output}");
     let shown = sandbox.json(&["task", "show", "x"]).await;
     assert_eq!((&shown["state"], &shown["faults"]), (&json!("runnable"), &json!(0)));

@@ -46,7 +46,7 @@ async fn failed_task_is_shown_whole_and_retried() {
         assert_eq!(ends, ["failed", "failed", "completed"]);
 
         let none = sandbox.run(&["task", "retry", "--kind", "mail", "--yes"]).await;
-        assert!(none.stderr.contains("no task with --kind mail is there to retry"), "{none:?}");
+        assert!(none.stderr.contains("there is no task to retry with --kind mail"), "{none:?}");
         sandbox.ok(&["task", "retry", "--kind", "mail", "--state", "completed", "--yes"]).await;
         assert_eq!(sandbox.run(&["task", "retry", "other"]).await.code, Some(3));
         worker.interrupt();

@@ -160,7 +160,7 @@ async fn drained_worker_empties_and_exits() {
         let ran = sandbox.run(&["node", "drain", "w", "--wait", "60s"]).await;
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert!(ran.stderr.contains("draining 'w': 5 tasks left"), "{ran:?}");
-        assert!(ran.stderr.contains("node 'w' is empty and gone; it gave 5 tasks away"), "{ran:?}");
+        assert!(ran.stderr.contains("node 'w' released 5 tasks and has left"), "{ran:?}");
         assert_eq!(worker.end().await.0, Some(0));
     })
     .await;
@@ -172,7 +172,7 @@ async fn remaining_process_delays_task_completion() {
     let mut worker = start(&sandbox, "w", "sleep 2 & echo up; exit 0", &[]).await;
     sandbox.ok(&["submit", "x"]).await;
     assert_eq!(worker.line().await, "up");
-    worker.hear("waiting for what it left running").await;
+    worker.hear("waiting for the processes that it left running").await;
     assert_eq!(shown(&sandbox, "x").await["state"], "runnable");
     is(&sandbox, "x", "completed").await;
     worker.interrupt();

@@ -1,16 +1,19 @@
-//! Claims that travel together, and how they learn what is stored about their tasks.
+//! Claims in one request, and how each learns the stored state of its task.
 //!
-//! A handler may begin only when the state of its task is known, and a command that was sent before. Read by each claim for itself that is most
-//! of what a server does for a claim; and most tasks that wait to be claimed are new, so there is neither. Therefore the last of the claims asks
-//! once whether there is any among the tasks of all. If there is not, everything is known; if there is, a claim is asked again as after a
-//! lost answer: it finds itself, and reads everything. One that fails reads who was faster, and needs no second request.
+//! A handler may start only when the state of its task and any pending command are known. If each
+//! claim reads both, these reads are most of the work of the server, and most unowned tasks are new
+//! and have neither. Therefore the last claim of the request asks once whether any of the tasks has
+//! a state or a command. If none has, everything is known. If one has, each claim is repeated as
+//! after a lost reply: it finds its own owner key, and reads everything. A claim that fails reads
+//! the owner that was faster, and needs no second request.
 //!
-//! Nodes leave each other's tasks alone, so mostly all claims of a request succeed. Then many of them may as well be one transaction, a *bundle* of
-//! all or nothing: transactions inside of one cost a server more than the same operations side by side. If somebody was faster after all, nothing
-//! has happened, and each of the bundle is asked for itself.
+//! Workers leave each other's tasks alone, so usually all claims of a request succeed. Then many of
+//! them can share one transaction that applies all or none, a *bundle*: nested transactions cost a
+//! server more than the same operations in one. If a peer was faster after all, nothing was
+//! applied, and each claim of the bundle is sent by itself.
 //!
-//! **Invariant**: that there is nothing counts only for claims that were in the store when it was read; before that a former owner may have
-//! written.
+//! **Invariant**: the absence of a state counts only for claims that were stored when it was read.
+//! Before that a former owner may still have written one.
 
 use super::{claim, read_claim};
 use crate::error::StoreError;
@@ -26,28 +29,30 @@ use crate::worker::output::ClaimRequest;
 /// How claims learn of states and commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ClaimReadMode {
-    /// As many as can are one transaction, and ask whether there are any.
+    /// As many claims as possible share one transaction, which asks once for states and commands.
     #[default]
     Bundled,
-    /// Each is a transaction, and all of them together ask whether there are any.
+    /// Each claim is a transaction, and the last one asks for states and commands of all.
     Together,
-    /// Each of them reads its own.
+    /// Each claim is a transaction that reads its own state and command.
     Each,
 }
 
-/// For how many requests each claim reads for itself after asking together has found something: other tasks with such ids have states, too,
-/// perhaps from long ago, and what is asked in vain costs a second request.
+/// For how many requests each claim reads for itself after the shared read has found something.
+/// Other tasks of these ids have states as well, perhaps old ones, and each shared read in vain
+/// costs a second request.
 const EACH_FOR: u32 = 64;
 
-/// For how many requests each claim is a transaction of its own after one of them has failed a bundle: somebody wants the same tasks, and seldom
-/// only once.
+/// For how many requests each claim is a transaction of its own after a bundle has failed. A peer
+/// wants the same tasks, and seldom only once.
 const APART_FOR: u32 = 16;
 
-/// How many claims are one transaction. Each has two conditions, or two writes and a read, and etcd takes 128 of them, less one for each
-/// transaction that travels in the same request; two more reads ask for all.
+/// How many claims share one transaction. Each has two conditions, or two writes and a read. etcd
+/// takes 128 operations, less one for each nested transaction of the request; the shared read has
+/// two more.
 const BUNDLE: usize = 40;
 
-/// Which way of reading has paid of late.
+/// Which read modes have failed recently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClaimModeHistory {
     each_for: u32,
@@ -55,7 +60,7 @@ pub struct ClaimModeHistory {
 }
 
 impl ClaimModeHistory {
-    /// How the next request reads.
+    /// The read mode of the next request.
     pub fn next_reading(&mut self) -> ClaimReadMode {
         if let Some(left) = self.each_for.checked_sub(1) {
             self.each_for = left;
@@ -70,7 +75,7 @@ impl ClaimModeHistory {
         }
     }
 
-    /// A request is answered.
+    /// Learns from a request that has all its replies.
     pub fn learn(&mut self, request: &ClaimBatch) {
         if request.looked.is_some_and(|looked| !looked.is_blank) {
             self.each_for = EACH_FOR;
@@ -81,13 +86,13 @@ impl ClaimModeHistory {
     }
 }
 
-/// Claims in one request, until all of them are answered.
+/// The claims of one request, until each has a reply.
 #[derive(Clone, Debug)]
 pub struct ClaimBatch {
     claims: Vec<ClaimTxn>,
-    /// Which of them asks for all; none if each reads for itself.
+    /// The claim that asks for all. `None` if each reads for itself.
     asks_for_all: Option<usize>,
-    /// Whether they are asked for in bundles.
+    /// Whether they are sent in bundles.
     is_bundled: bool,
     /// Whether a bundle was refused.
     was_refused: bool,
@@ -99,16 +104,16 @@ struct ClaimTxn {
     ask: ClaimRequest,
     lease: LeaseId,
     reading: ClaimReadMode,
-    /// Whether an answer said too little: then it may be ours already.
+    /// Whether the first reply was incomplete. The claim may be stored already.
     is_second: bool,
     reply: Option<ClaimReply>,
 }
 
-/// What came of asking for all.
+/// The result of the shared read.
 #[derive(Clone, Copy, Debug)]
 struct ClaimReadback {
     at: Revision,
-    /// Whether there is nothing.
+    /// Whether it found nothing.
     is_blank: bool,
 }
 
@@ -117,12 +122,13 @@ impl ClaimBatch {
     pub fn new(claims: Vec<(ClaimRequest, LeaseId)>, reading: ClaimReadMode) -> ClaimBatch {
         let is_new = |(_, (ask, _)): &(usize, &(ClaimRequest, LeaseId))| !ask.is_again;
         let mut new = claims.iter().enumerate().filter(is_new).map(|(n, _)| n);
-        // One by itself gains nothing by asking for all.
+        // For a single claim the shared read is no cheaper than its own.
         let asks_for_all = match reading {
             ClaimReadMode::Bundled | ClaimReadMode::Together => new.next().and(new.next_back()),
             ClaimReadMode::Each => None,
         };
-        // What was asked before may be there, and then it must not fail the others.
+        // A repeated claim may be stored already, so its condition fails. It must not fail a
+        // bundle.
         let is_bundled = reading == ClaimReadMode::Bundled
             && asks_for_all.is_some()
             && claims.iter().all(|(ask, _)| !ask.is_again);
@@ -135,7 +141,7 @@ impl ClaimBatch {
         ClaimBatch { claims, asks_for_all, is_bundled, was_refused: false, looked: None }
     }
 
-    /// What to send now, in one go: a transaction for each bundle, or for each claim that is not answered.
+    /// The transactions to send now: one for each bundle, or for each claim without a reply.
     pub fn txns(&self, layout: &Layout) -> Vec<Txn> {
         if self.is_bundled {
             return self.claims.chunks(BUNDLE).map(|bundle| bundled(bundle, layout)).collect();
@@ -153,7 +159,8 @@ impl ClaimBatch {
         .collect()
     }
 
-    /// The transactions are answered, in their order. Whoever is not answered by that has to be asked again.
+    /// Takes the replies to the transactions, in their order. A claim that still has no reply has
+    /// to be sent again.
     pub fn handle(&mut self, replies: Vec<Result<TxnReply, StoreError>>) {
         if std::mem::take(&mut self.is_bundled) {
             return self.handle_bundles(replies);
@@ -162,6 +169,7 @@ impl ClaimBatch {
         assert!(open.len() == replies.len(), "every claim that is not answered was asked");
         if let Some(n) = self.asks_for_all.take() {
             let place = open.iter().position(|open| *open == n);
+            // The shared read is in one reply only, and counts for all claims of the request.
             self.looked = place.and_then(|place| look(replies[place].as_ref().ok()?));
         }
         for (n, reply) in open.into_iter().zip(replies) {
@@ -171,17 +179,19 @@ impl ClaimBatch {
                     requested.known(&reply, self.looked)
                 }
                 reply => Some(match read_claim(&requested.ask, requested.lease, reply) {
+                    // The first transaction may have been applied, although this repetition was
+                    // not.
                     ClaimReply::NotDone if requested.is_second => ClaimReply::Ambiguous,
                     reply => reply,
                 }),
             };
             if requested.reply.is_none() {
-                requested.ask_again();
+                requested.repeat();
             }
         }
     }
 
-    /// The bundles are answered.
+    /// Takes the replies to the bundles.
     fn handle_bundles(&mut self, replies: Vec<Result<TxnReply, StoreError>>) {
         self.asks_for_all = None;
         let bundles = self.claims.chunks_mut(BUNDLE);
@@ -190,6 +200,7 @@ impl ClaimBatch {
             match reply {
                 Ok(reply) if reply.succeeded => {
                     let looked = look(&reply);
+                    // One found state or command is enough to change the read mode.
                     if self.looked.is_none_or(|looked| looked.is_blank) {
                         self.looked = looked;
                     }
@@ -199,11 +210,12 @@ impl ClaimBatch {
                         let reply = TxnReply { succeeded: true, revision: reply.revision, results };
                         requested.reply = requested.known(&reply, looked);
                         if requested.reply.is_none() {
-                            requested.ask_again();
+                            requested.repeat();
                         }
                     }
                 }
-                // Nothing has happened, and whose fault that is each has to be asked.
+                // Nothing was applied, and which claim is the cause is unknown. Each of them is
+                // sent by itself.
                 Ok(_) | Err(StoreError::LeaseNotFound | StoreError::Invalid(_)) => {
                     self.was_refused = true;
                     bundle.iter_mut().for_each(|requested| requested.reading = ClaimReadMode::Each);
@@ -218,18 +230,18 @@ impl ClaimBatch {
         }
     }
 
-    /// Whether all of them are answered.
+    /// Whether every claim has a reply.
     pub fn has_reply(&self) -> bool {
         self.claims.iter().all(|requested| requested.reply.is_some())
     }
 
-    /// The answers, in the order of the claims.
+    /// The replies, in the order of the claims.
     pub fn into_replies(self) -> Vec<ClaimReply> {
         self.claims.into_iter().map(|requested| requested.reply.unwrap_or(ClaimReply::Ambiguous)).collect()
     }
 }
 
-/// Claims as one transaction.
+/// Several claims as one transaction.
 fn bundled(bundle: &[ClaimTxn], layout: &Layout) -> Txn {
     let mut txn = Txn::new();
     for ClaimTxn { ask, lease, .. } in bundle {
@@ -241,41 +253,46 @@ fn bundled(bundle: &[ClaimTxn], layout: &Layout) -> Txn {
     txn
 }
 
-/// Whether there is any state and any command among the tasks of claims that do not read for themselves: one of each says so.
+/// The shared read: whether any task of the claims that do not read for themselves has a state, and
+/// whether any has a command.
 fn looks(claims: &[ClaimTxn], layout: &Layout) -> Vec<Get> {
     let together = || claims.iter().filter(|requested| requested.reading == ClaimReadMode::Together);
     let look = |key: fn(TaskId) -> Key| {
         let keys = || together().map(|requested| layout.encode(&key(requested.ask.task.clone())));
         let (first, last) = keys().min().zip(keys().max())?;
         let end = Selection::Key(last).end()?;
+        // One key without its value is enough: only its presence matters.
         Some(Get { values: ValueMode::Omitted, ..Get::new(Selection::Range(first, end)).limit(1) })
     };
     [look(Key::TaskState), look(Key::TaskCommand)].into_iter().flatten().collect()
 }
 
-/// How many reads ask for all: one for states, one for commands.
+/// The number of reads of the shared read: one for states, one for commands.
 const LOOKS: usize = 2;
 
-/// How many operations a claim has that reads neither state nor command: it puts the owner and the attempt.
+/// How many operations a claim has that reads neither state nor command: it puts the owner and the
+/// attempt record.
 fn results_len(ask: &ClaimRequest) -> usize {
     2 + usize::from(ask.has_props)
 }
 
 impl ClaimTxn {
-    /// It is ours already, or was meant to be; the next answer says everything.
-    fn ask_again(&mut self) {
+    /// The claim is stored already, or was meant to be. The reply to its repetition contains
+    /// everything.
+    fn repeat(&mut self) {
         (self.reading, self.is_second, self.ask.is_again) = (ClaimReadMode::Each, true, true);
     }
 
-    /// What came of a claim that read nothing itself; none if that has to be asked.
+    /// The result of a claim that read nothing itself. `None` if it has to be repeated.
     fn known(&self, reply: &TxnReply, looked: Option<ClaimReadback>) -> Option<ClaimReply> {
         if !reply.succeeded {
             return match read_claim(&self.ask, self.lease, Ok(reply.clone())) {
-                // It finds itself.
+                // It finds its own owner key when it is repeated.
                 ClaimReply::Ambiguous => None,
                 reply => Some(reply),
             };
         }
+        // A shared read that is older than the claim proves nothing about it.
         let looked = looked.filter(|looked| looked.is_blank && looked.at >= reply.revision)?;
         let props = match reply.results.get(1) {
             Some(OpReply::Get(page)) if self.ask.has_props => {
@@ -295,7 +312,7 @@ impl ClaimTxn {
     }
 }
 
-/// What the last two reads of a reply say.
+/// The result of the shared read, from the last two operations of a reply.
 fn look(reply: &TxnReply) -> Option<ClaimReadback> {
     let reads = reply.results.get(reply.results.len().checked_sub(LOOKS)?..)?;
     let is_blank = |read: &OpReply| matches!(read, OpReply::Get(page) if page.pairs.is_empty());

@@ -1,8 +1,8 @@
-//! One write of a node, from the action that requests it to the event that reports it.
+//! One write of a worker, from the output that requests it to the input that reports its result.
 
 use super::{
-    read_command_acked, read_released, read_retained, read_state_written, release_claim, reply, retention,
-    save,
+    acknowledge, read_command_acked, read_released, read_retained, read_state_written, release_claim,
+    retention, save,
 };
 use crate::error::StoreError;
 use crate::id::{ClaimId, NodeId, TaskId};
@@ -31,12 +31,12 @@ impl NodeWrite {
         match self {
             NodeWrite::WriteState(requested) => save(layout, requested),
             NodeWrite::ReleaseClaim(task, token, claim) => release_claim(layout, task, *token, claim),
-            NodeWrite::AckCommand(requested) => reply(layout, node, requested),
+            NodeWrite::AckCommand(requested) => acknowledge(layout, node, requested),
             NodeWrite::Retain(requested) => retention(layout, requested),
         }
     }
 
-    /// What its reply means to the machine.
+    /// The input of the machine that reports its reply.
     pub fn read(self, layout: &Layout, reply: Result<TxnReply, StoreError>) -> WorkerInput {
         match self {
             NodeWrite::WriteState(save) => WorkerInput::StateWritten {

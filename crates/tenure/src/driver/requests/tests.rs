@@ -45,7 +45,7 @@ fn small_batches_delay_no_request() {
 }
 
 #[test]
-fn late_reply_ends_the_wait_until_four_are_late() {
+fn late_batches_stop_delaying_requests() {
     assert_eq!(sent(3, &[(5, 32)]), 3);
     assert_eq!(sent(3, &[(6, 32), (7, 30)]), 3);
     assert_eq!(sent(3, &[(9, 1), (8, 1), (7, 1), (6, 1)]), 0);

@@ -1,8 +1,8 @@
 //! Independent transactions in as few requests as possible: transactions inside one transaction.
 //!
 //! etcd counts operations along a path, so a hundred small transactions fit into one request of 128 operations. What it
-//! refuses, it refuses whole: one unknown lease spoils the request for all. Then the request is cut in halves, until each
-//! of the others has its own outcome and the culprit its own error.
+//! refuses, it refuses whole: one unknown lease fails the request for all. Then the request is split in halves, until each
+//! transaction has its own outcome.
 
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -11,7 +11,7 @@ use tenure_etcd as etcd;
 use crate::store::etcd::{EtcdEngine, translate};
 use crate::store::{Engine, Limits, Revision, StoreError, Txn, TxnReply};
 
-/// Requests under way together. One leaves the server idle between answers; beyond four nothing was gained.
+/// Requests in flight at once. One leaves the server idle between responses; beyond four nothing was gained.
 const IN_FLIGHT: usize = 4;
 
 /// Bytes around one inner transaction on the wire: two tags, two lengths and some room.
@@ -33,15 +33,15 @@ pub(super) async fn run(engine: &EtcdEngine, txns: Vec<Txn>) -> Vec<BatchOutcome
             Err(error) => outcomes[place] = Some(Err(error)),
         }
     }
-    let settled = match <[TxnGroup; 1]>::try_from(groups(valid, limits)) {
-        // Most often; and what waits for several wakes its task once for nothing.
-        Ok([only]) => vec![settle(engine, only).await],
+    let outcomes_by_index = match <[TxnGroup; 1]>::try_from(groups(valid, limits)) {
+        // The usual case. A stream over one request would wake its task once more.
+        Ok([only]) => vec![send_group(engine, only).await],
         Err(groups) => {
-            let requests = groups.into_iter().map(|group| settle(engine, group));
+            let requests = groups.into_iter().map(|group| send_group(engine, group));
             stream::iter(requests).buffer_unordered(IN_FLIGHT).collect().await
         }
     };
-    for (place, outcome) in settled.into_iter().flatten() {
+    for (place, outcome) in outcomes_by_index.into_iter().flatten() {
         outcomes[place] = Some(outcome);
     }
     outcomes.into_iter().map(|outcome| outcome.expect("every transaction is in exactly one group")).collect()
@@ -53,6 +53,7 @@ fn groups(txns: TxnGroup, limits: &Limits) -> Vec<TxnGroup> {
     let mut open: TxnGroup = Vec::new();
     let (mut longest, mut bytes) = (0, 0);
     for (place, txn) in txns {
+        // etcd limits the operations along a path: those of the outer transaction plus the longest list of a nested one.
         let count = txn.when.len().max(txn.then.len()).max(txn.otherwise.len());
         let size = txn.size() + WRAPPING_BYTES;
         let fits = open.len() + 1 + longest.max(count) <= limits.txn_ops_max
@@ -72,11 +73,12 @@ fn groups(txns: TxnGroup, limits: &Limits) -> Vec<TxnGroup> {
 }
 
 /// Sends one group, and halves of it where the server refuses the whole.
-async fn settle(engine: &EtcdEngine, group: TxnGroup) -> Vec<(usize, BatchOutcome)> {
+async fn send_group(engine: &EtcdEngine, group: TxnGroup) -> Vec<(usize, BatchOutcome)> {
     let mut settled = Vec::with_capacity(group.len());
     let mut waiting = vec![group];
     while let Some(mut group) = waiting.pop() {
         if group.len() == 1 {
+            // Alone it needs no nesting, and its error is its own.
             for (place, txn) in group {
                 settled.push((place, engine.txn(txn).await));
             }
@@ -86,7 +88,8 @@ async fn settle(engine: &EtcdEngine, group: TxnGroup) -> Vec<(usize, BatchOutcom
             Ok(replies) => {
                 settled.extend(group.iter().zip(replies).map(|((place, _), reply)| (*place, reply)));
             }
-            Err(error) if is_one_members_fault(&error) => {
+            // A definite refusal of the whole request: nothing was applied, so both halves can be sent again.
+            Err(error) if is_caused_by_one(&error) => {
                 let half = group.split_off(group.len() / 2);
                 waiting.push(half);
                 waiting.push(group);
@@ -105,20 +108,22 @@ async fn send(engine: &EtcdEngine, group: &TxnGroup) -> Result<Vec<BatchOutcome>
     let request = etcd::Txn { then, ..etcd::Txn::default() };
     let reply = engine.client.txn(request).await.map_err(super::error::from)?;
     if reply.replies.len() != group.len() {
-        return Err(StoreError::Corrupt("a batch was answered with another number of replies".to_owned()));
+        return Err(StoreError::Corrupt(
+            "a batch has another number of replies than transactions".to_owned(),
+        ));
     }
     let revision = Revision(reply.revision);
     let outcome = |(reply, (_, txn)): (etcd::OpReply, &(usize, Txn))| match reply {
         etcd::OpReply::Txn(inner) => translate::txn_reply(inner, txn, revision),
         etcd::OpReply::Range(_) | etcd::OpReply::Put { .. } | etcd::OpReply::Delete { .. } => {
-            Err(StoreError::Corrupt("a transaction was not answered as one".to_owned()))
+            Err(StoreError::Corrupt("the reply to a transaction has another type".to_owned()))
         }
     };
     Ok(reply.replies.into_iter().zip(group).map(outcome).collect())
 }
 
-/// Whether all transactions of a group are without conditions, and few enough to stand side by side in one: that costs the server less than
-/// transactions inside a transaction.
+/// Whether all transactions of a group are without conditions, and few enough to be merged into one: that costs the server less than
+/// nested transactions.
 fn is_flat(group: &TxnGroup, ops_max: usize) -> bool {
     let is_bare = |txn: &Txn| txn.when.is_empty() && !txn.then.is_empty();
     group.iter().all(|(_, txn)| is_bare(txn))
@@ -134,15 +139,15 @@ async fn send_flat(engine: &EtcdEngine, group: &TxnGroup) -> Result<Vec<BatchOut
     let outcome = |(_, txn): &(usize, Txn)| {
         let results = translate::op_replies(replies.by_ref().take(txn.then.len()), &txn.then, revision)?;
         if results.len() != txn.then.len() {
-            return Err(StoreError::Corrupt("a batch was answered with too few replies".to_owned()));
+            return Err(StoreError::Corrupt("a batch has too few replies".to_owned()));
         }
         Ok(TxnReply { succeeded: true, revision, results })
     };
     Ok(group.iter().map(outcome).collect())
 }
 
-/// Refusals that one transaction brings upon all of its request. The others are the same for everybody.
-fn is_one_members_fault(error: &StoreError) -> bool {
+/// Whether one transaction can cause this refusal of the whole request. Other errors are the same for every transaction.
+fn is_caused_by_one(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::Invalid(_)
@@ -172,20 +177,20 @@ mod tests {
     }
 
     #[test]
-    fn a_request_carries_127_claims_and_no_more() {
+    fn request_carries_127_claims_and_no_more() {
         assert_eq!(lens((0..300).map(claim).collect()), [127, 127, 46]);
         assert_eq!(lens(Vec::new()), [0; 0]);
     }
 
     #[test]
-    fn a_transaction_that_fills_a_request_travels_alone() {
+    fn transaction_that_fills_a_request_travels_alone() {
         let mut full = Txn::new();
         full.then = (0..128).map(|n| Op::put(format!("/full/{n}"), "v")).collect();
         assert_eq!(lens(vec![claim(0), (1, full), claim(2)]), [1, 1, 1]);
     }
 
     #[test]
-    fn only_transactions_without_conditions_stand_side_by_side_and_no_more_than_fit() {
+    fn only_unconditional_transactions_share_a_level() {
         let bare = |place: usize| (place, Txn::new().then(Op::put(format!("/{place}"), "v")));
         assert!(is_flat(&(0..128).map(bare).collect(), 128));
         assert!(!is_flat(&(0..129).map(bare).collect(), 128));
@@ -200,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn every_place_is_in_exactly_one_group() {
+    fn every_transaction_is_in_one_group() {
         let places: Vec<usize> = groups((0..1_000).map(claim).collect(), &Limits::EMBEDDED)
             .into_iter()
             .flatten()

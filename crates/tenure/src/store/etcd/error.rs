@@ -1,4 +1,4 @@
-//! What the client says went wrong, in the contract's words. The client has already decided what was applied.
+//! Maps the errors of the client to those of the contract. The client has already decided what was applied.
 
 use tenure_etcd::Error;
 
@@ -42,7 +42,7 @@ pub(super) fn from(error: Error) -> StoreError {
         Error::Corrupt(text) => StoreError::Corrupt(text),
         Error::Denied(denied) => StoreError::Denied(from_denied(denied)),
         Error::Closed => StoreError::Closed,
-        // What the client learns to say later is unknown until somebody reads it here.
+        // A future error of the client must not be taken for a definite one.
         other => StoreError::Ambiguous(Cause::new(other)),
     }
 }

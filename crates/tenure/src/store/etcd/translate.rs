@@ -1,7 +1,7 @@
-//! Between the contract's words and etcd's.
+//! Translates between the types of the contract and those of etcd.
 //!
 //! The traps are in the ranges: to etcd an empty end means one key, an end of one zero byte means "to the last key", and a
-//! bound of 0 means no bound. So what selects nothing is said as a range from a key to itself.
+//! bound of 0 means no bound. So an empty selection is sent as a range from a key to itself.
 
 use std::mem::take;
 
@@ -67,14 +67,14 @@ pub(super) fn range(get: &Get) -> etcd::Range {
             SortOrder::CreatedDescending => etcd::RangeOrder::CreateDescending,
         },
         serializable: false,
-        // etcd 3.7 leaves the lease out of answers without values, and the contract does not: values are left out here.
+        // etcd 3.7 omits the lease in replies without values, and the contract does not: values are removed here.
         keys_only: false,
         count_only: false,
         max_create_revision: get.created_max.map_or(0, |bound| bound.0),
     }
 }
 
-/// A page; the revision is the transaction's where the answer itself has none.
+/// A page; the revision is the transaction's where the reply itself has none.
 pub(super) fn page(reply: etcd::RangeReply, values: ValueMode, revision: Revision) -> Page {
     let kept = |kv: etcd::KeyValue| match values {
         ValueMode::Whole => pair(kv),
@@ -98,13 +98,13 @@ pub(super) fn pair(kv: etcd::KeyValue) -> KeyValue {
     }
 }
 
-/// What a transaction is that does one thing and asks no conditions.
+/// A transaction with one operation and no conditions.
 pub(super) enum Lone {
     Put(etcd::Put),
     Delete(etcd::Delete),
 }
 
-/// The put or the delete that a transaction is, taken out of it, if it is nothing else: the server does it with less work than a transaction.
+/// Takes the only put or delete out of a transaction without conditions: the server applies it with less work than a transaction.
 pub(super) fn lone(txn: &mut Txn) -> Option<Lone> {
     match (&txn.when[..], &mut txn.then[..], &txn.otherwise[..]) {
         ([], [Op::Put { key, value, lease }], []) => Some(Lone::Put(put(take(key), take(value), *lease))),
@@ -113,7 +113,7 @@ pub(super) fn lone(txn: &mut Txn) -> Option<Lone> {
     }
 }
 
-/// Keys and values are shared, not copied: whoever asks may have to ask again in other words.
+/// Keys and values are shared, not copied: the caller may have to send the transaction again in another form.
 pub(super) fn txn(txn: &Txn) -> etcd::Txn {
     etcd::Txn {
         when: txn.when.iter().map(compare).collect(),
@@ -167,7 +167,7 @@ pub(super) fn op(op: &Op) -> etcd::Op {
     }
 }
 
-/// The answer to one transaction, alone or inside another; `revision` is the whole request's.
+/// Translates the reply to one transaction, alone or nested; `revision` is the whole request's.
 pub(super) fn txn_reply(
     reply: etcd::TxnReply,
     asked: &Txn,
@@ -178,7 +178,7 @@ pub(super) fn txn_reply(
     Ok(TxnReply { succeeded, revision, results })
 }
 
-/// The answers to operations. Gets that want no values lose them here.
+/// Translates the replies to operations. Values are removed from gets without values.
 pub(super) fn op_replies(
     replies: impl IntoIterator<Item = etcd::OpReply>,
     asked: &[Op],
@@ -201,12 +201,12 @@ fn op_reply(reply: etcd::OpReply, values: ValueMode, revision: Revision) -> Resu
         etcd::OpReply::Delete { deleted, .. } => self::deleted(deleted),
         etcd::OpReply::Range(range) => Ok(OpReply::Get(page(range, values, revision))),
         etcd::OpReply::Txn(_) => {
-            Err(StoreError::Corrupt("an operation was answered as a transaction".to_owned()))
+            Err(StoreError::Corrupt("the reply to an operation is that of a transaction".to_owned()))
         }
     }
 }
 
-/// The answer to a delete.
+/// Translates the reply to a delete.
 pub(super) fn deleted(count: i64) -> Result<OpReply, StoreError> {
     match u64::try_from(count) {
         Ok(count) => Ok(OpReply::Delete { count }),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_selects_nothing_never_becomes_one_key_or_all_of_them() {
+    fn empty_selection_stays_empty() {
         let key = Bytes::from_static(b"k");
         for to in [&b""[..], b"\0", b"a", b"k"] {
             let select = Selection::Range(key.clone(), Bytes::copy_from_slice(to));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_and_the_rest_have_the_end_that_means_the_last_key() {
+    fn open_ranges_end_after_the_last_key() {
         assert_eq!(ends(&Selection::everything()), (ZERO, ZERO, false));
         assert_eq!(ends(&Selection::From("k".into())), ("k".into(), ZERO, false));
         assert_eq!(ends(&Selection::prefix("k/")), ("k/".into(), "k0".into(), false));

@@ -24,9 +24,9 @@ mod waiting {
     /// Waits for notifications, for requests from inside the process, and for changes of the files' names.
     #[derive(Debug)]
     pub(in crate::store::file) struct CommitListener {
-        /// None if there is no pipe: the caller looks by itself.
+        /// None if there is no pipe: the caller polls.
         notifier: Option<Pipe>,
-        /// None if the user has no inotify instance left: the caller looks by itself.
+        /// None if the user has no inotify instance left: the caller polls.
         names: Option<OwnedFd>,
         wakeups: Arc<OwnedFd>,
     }
@@ -44,15 +44,15 @@ mod waiting {
     pub(in crate::store::file) struct ListenerWaker(Arc<OwnedFd>);
 
     impl CommitListener {
-        /// Listens. What cannot be listened to is looked at by the caller, so it is no error.
+        /// Starts to listen. A source that is not available is no error: the caller polls instead.
         pub(in crate::store::file) fn listen(paths: &StorePaths) -> Result<CommitListener, StoreError> {
             let notifier = open_pipe(&paths.notifier)
                 .inspect_err(|error| {
-                    tracing::warn!(file = %paths.notifier.display(), %error, "notifier is not available, events may be 50 ms late");
+                    tracing::warn!(file = %paths.notifier.display(), %error, "commit notifier not available");
                 })
                 .ok();
             let names = watch_names(paths)
-                .inspect_err(|error| tracing::debug!(%error, "renamed files will be noticed within a second"))
+                .inspect_err(|error| tracing::debug!(%error, "file names not watched"))
                 .ok();
             let wakeups = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|error| of_side_file("cannot make an eventfd", &error.into()))?;
@@ -82,7 +82,7 @@ mod waiting {
             if let Some(names) = &self.names {
                 sources.push(PollFd::new(names, PollFlags::IN));
             }
-            // An interrupted sleep is a short one: the caller looks and sleeps again.
+            // An interrupted sleep is a short one: the caller polls and sleeps again.
             let _ = poll(&mut sources, timeout.as_ref());
             self.drain();
         }
@@ -125,7 +125,7 @@ mod waiting {
             add_watch(&inotify, file, gone | WatchFlags::ATTRIB)?;
         }
         for folder in paths.database.ancestors().skip(1) {
-            // Folders above may be closed to this user; a rename there is found at the next look.
+            // Folders above may be closed to this user; a rename there is found at the next poll.
             let _ = add_watch(&inotify, folder, gone | WatchFlags::ONLYDIR);
         }
         Ok(inotify)
@@ -133,7 +133,7 @@ mod waiting {
 
     impl ListenerWaker {
         pub(in crate::store::file) fn wake(&self) {
-            // Full means that it has been woken already.
+            // A full counter means that the listener has been woken already.
             let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
         }
     }
@@ -147,7 +147,7 @@ mod waiting {
     use crate::store::StoreError;
     use crate::store::file::paths::StorePaths;
 
-    /// Waits for nudges from inside the process; elsewhere than on Linux the caller looks by itself.
+    /// Waits for requests from inside the process. On systems other than Linux the caller polls for commits.
     #[derive(Debug)]
     pub(in crate::store::file) struct WakeupListener(ConditionWaker);
 
@@ -249,16 +249,16 @@ mod tests {
             listener.wait(true, Some(SHORT));
         }
         for _ in 0..200 {
-            notifier.ring();
+            notifier.notify();
             assert!(ears.iter().all(|listener| is_woken(listener, true)));
         }
         assert!(ears.iter().all(|listener| sleeps(listener, true)), "no notification is left");
-        notifier.ring();
+        notifier.notify();
         assert!(ears.iter().all(|listener| sleeps(listener, false)), "it does not matter now");
     }
 
     #[test]
-    fn garbage_in_place_of_the_notifier_is_replaced() {
+    fn garbage_notifier_file_is_replaced() {
         let files = Files::new();
         let victim = files.folder.path().join("victim");
         std::fs::write(&victim, "precious").unwrap();
@@ -273,17 +273,17 @@ mod tests {
             plant();
             let notifier = CommitNotifier::open(path);
             let listener = CommitListener::listen(&files.paths).unwrap();
-            notifier.ring();
+            notifier.notify();
             assert!(is_woken(&listener, true));
             assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
         }
     }
 
     #[test]
-    fn notifier_that_cannot_be_created_leaves_nudges() {
+    fn listener_without_notifier_can_be_woken() {
         let files = Files::new();
         std::fs::create_dir(&files.paths.notifier).unwrap();
-        CommitNotifier::open(&files.paths.notifier).ring();
+        CommitNotifier::open(&files.paths.notifier).notify();
         let listener = CommitListener::listen(&files.paths).unwrap();
         listener.waker().wake();
         assert!(is_woken(&listener, true));

@@ -1,7 +1,7 @@
-//! The notifier: a pipe that is written after each commit, so that other processes need not keep asking.
+//! The commit notifier: a pipe that is written after each commit, so that other processes need not poll the database.
 //!
-//! Looking at the write-ahead log instead would not do: it changes before the commit can be seen. A notification is only a
-//! hint. A writer may die between its commit and the notification, so the receivers also look by themselves now and then.
+//! A watch on the write-ahead log would not do: it changes before the commit is visible. A notification is only a
+//! hint. A writer may die between its commit and the notification, so the receivers also poll at intervals.
 //!
 //! All processes have the pipe open and wait for the edge of a write (`EPOLLET`); its content means nothing. inotify
 //! is not used for this: each user has 128 instances, and the 129th process would receive nothing.
@@ -28,19 +28,19 @@ impl CommitNotifier {
             open(path)
         });
         let pipe = pipe.inspect_err(|error| {
-            tracing::warn!(file = %path.display(), %error, "notifier could not be opened, events may be 50 ms late");
+            tracing::warn!(file = %path.display(), %error, "commit notifier not opened");
         });
         CommitNotifier { pipe: pipe.ok() }
     }
 
     /// Notifies all processes of a new revision. Called inside the write lock.
-    pub(super) fn ring(&self) {
+    pub(super) fn notify(&self) {
         let Some(pipe) = &self.pipe else { return };
         // An empty pipe that is written wakes every kernel's waiters; a full one would wake none.
         let mut old = [0; 64];
         let _ = rustix::io::read(pipe, &mut old);
         if let Err(error) = rustix::io::write(pipe, &[1]) {
-            tracing::debug!(%error, "notification was not written");
+            tracing::debug!(%error, "commit notification failed");
         }
     }
 }
@@ -51,7 +51,7 @@ fn open(path: &Path) -> Result<std::fs::File, crate::store::StoreError> {
     open_with(path, SideFileKind::Fifo, std::fs::OpenOptions::new().read(true).write(true))
 }
 
-/// Replaces what has the name by a new pipe. A process that still has the old one looks by itself.
+/// Replaces what has the name by a new pipe. A process that still has the old one finds commits by polling.
 #[cfg(target_os = "linux")]
 fn create(path: &Path) -> Result<(), crate::store::StoreError> {
     use crate::store::file::error::of_side_file;
@@ -67,10 +67,10 @@ fn create(path: &Path) -> Result<(), crate::store::StoreError> {
 
 #[cfg(not(target_os = "linux"))]
 impl CommitNotifier {
-    /// Elsewhere than on Linux all processes look by themselves.
+    /// On systems other than Linux all processes poll.
     pub(super) fn open(_path: &Path) -> CommitNotifier {
         CommitNotifier {}
     }
 
-    pub(super) fn ring(&self) {}
+    pub(super) fn notify(&self) {}
 }

@@ -1,7 +1,7 @@
 //! The running parts of one open store file, and how they start and end.
 //!
-//! Four threads, each with one duty: *write* does every change, *read* answers what needs none, *follow* reads the log for
-//! the watchers and ends leases on time, *keep* watches over those who wait and outlives the other three. They are plain
+//! Four threads, each with one duty: *write* applies every change, *read* serves reads, *follow* reads the log for the
+//! watchers and expires leases on time, *keep* is the watchdog of the write lock and outlives the other three. They are plain
 //! threads, because SQLite blocks, and because a dropped future must not stop a transaction half-way.
 
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::clock::{BootClock, Clock};
 use crate::store::file::commit_notifier::ListenerWaker;
 use crate::store::file::hub::Hub;
 use crate::store::file::job::{Job, JobQueue};
-use crate::store::file::lock_watchdog::{GIVE_UP_AFTER, LockWatchdog};
+use crate::store::file::lock_watchdog::{BUSY_AFTER, LockWatchdog};
 use crate::store::file::occupancy::Occupancy;
 use crate::store::file::options::FileOptions;
 use crate::store::file::paths::StorePaths;
@@ -93,10 +93,10 @@ impl Core {
         self.left.notify_all();
     }
 
-    /// Removes the marks on the files: when the caller has closed the store, or when no lease of this process can be valid.
+    /// Removes the marks on the files, when the caller has closed the store or no lease of this process can be valid.
     ///
-    /// A store that was lost under a holder is still marked while the holder stops its work. A handle that is never closed must
-    /// not block the path for ever, so the longest lease is the limit.
+    /// A store that was lost under a holder stays marked while the holder stops its work. A handle that is never closed must
+    /// not block the path for ever, so the marks last as long as the longest lease at most.
     fn remove_marks(&self) {
         let mut leaving = self.leaving();
         while !leaving.is_left {
@@ -112,7 +112,7 @@ impl Core {
     }
 
     fn leaving(&self) -> MutexGuard<'_, CloseState> {
-        // Nothing is done to it that could stop half-way.
+        // No change of it can panic between two steps.
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,7 +132,7 @@ impl Core {
             return;
         }
         if !matches!(reason, StoreError::Closed) {
-            tracing::error!(store = %self.paths.database.display(), error = %reason, "store was lost");
+            tracing::error!(store = %self.paths.database.display(), error = %reason, "store lost");
             self.lost.send_replace(Some(reason.clone()));
         }
         self.stop(reason);
@@ -167,7 +167,7 @@ impl Core {
         self.next_deadline_ms.load(Ordering::Acquire)
     }
 
-    /// Notes when the next lease ends; says whether that is sooner than was known.
+    /// Notes when the next lease ends; returns whether that is sooner than was known.
     pub(super) fn note_deadline(&self, deadline_ms: Option<i64>) -> bool {
         let deadline_ms = deadline_ms.unwrap_or(i64::MAX);
         self.next_deadline_ms.swap(deadline_ms, Ordering::AcqRel) > deadline_ms
@@ -181,27 +181,27 @@ impl Core {
     }
 }
 
-/// One open store; when the last handle drops it, the threads are told to end.
+/// One open store. When the last handle drops it, the threads end.
 pub(super) struct OpenStore {
     pub(super) core: Arc<Core>,
     finished: watch::Receiver<bool>,
 }
 
 impl OpenStore {
-    /// Starts the threads. The store is open, or known to be unusable, when the first job was answered.
+    /// Starts the threads. The store is open, or known to be unusable, when the first job has its result.
     pub(super) async fn start(options: FileOptions, path: PathBuf) -> Result<OpenStore, StoreError> {
         let (placed, core) = oneshot::channel();
         let (finish, finished) = watch::channel(false);
         spawn("tenure-file-keep", move || {
             keep(options, &path, placed);
-            // Nobody may be waiting for it.
+            // The receiver may be dropped already.
             let _ = finish.send(true);
         })?;
         let core = core.await.map_err(|_| StoreError::Closed)??;
         Ok(OpenStore { core, finished })
     }
 
-    /// Does `work` in a write transaction, together with what others ask for at the same time.
+    /// Runs `work` in a write transaction, which it shares with the other writes that wait at the same time.
     pub(super) async fn write<T, F>(&self, size: usize, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -212,7 +212,7 @@ impl OpenStore {
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 
-    /// Does `work` on a snapshot; it must not write.
+    /// Runs `work` on a snapshot; it must not write.
     pub(super) async fn read<T, F>(&self, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -228,7 +228,7 @@ impl OpenStore {
         let mut lost = self.core.lost.subscribe();
         match lost.wait_for(Option::is_some).await.map(|reason| reason.clone()) {
             Ok(Some(reason)) => reason,
-            // The sender is beside the receiver, so this does not happen.
+            // `core` owns the sender, so the channel does not close here.
             Ok(None) | Err(_) => std::future::pending().await,
         }
     }
@@ -238,7 +238,7 @@ impl OpenStore {
         self.core.end(&StoreError::Closed);
         self.core.leave();
         let mut finished = self.finished.clone();
-        // An error means that the thread is gone, which is what is waited for.
+        // An error means that the thread has ended, which is what `close` waits for.
         let _ = finished.wait_for(|&finished| finished).await;
     }
 }
@@ -250,7 +250,7 @@ impl Drop for OpenStore {
     }
 }
 
-/// Starts a thread that has a name, so that people can tell in `top` who is busy.
+/// Starts a thread with a name, so that `top` shows which one is busy.
 pub(super) fn spawn(
     name: &'static str,
     body: impl FnOnce() + Send + 'static,
@@ -259,7 +259,7 @@ pub(super) fn spawn(
     thread::Builder::new().name(name.into()).spawn(body).map_err(cannot)
 }
 
-/// Ends everything when a thread ends, however it does: nobody may wait for one that is gone.
+/// Ends the store when a thread ends, also by a panic: no caller may wait for a thread that has ended.
 pub(super) struct EndOnDrop<'a>(pub(super) &'a Core);
 
 impl Drop for EndOnDrop<'_> {
@@ -268,7 +268,7 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-/// The thread that starts the writer, watches over those who wait, and sees the others out.
+/// The thread that starts the writer, runs the watchdog, and joins the writer at the end.
 fn keep(
     options: FileOptions,
     path: &std::path::Path,
@@ -276,14 +276,14 @@ fn keep(
 ) {
     let start = || {
         let core = Arc::new(Core::new(StorePaths::prepare(path)?, options));
-        let theirs = core.clone();
-        let writer = spawn("tenure-file-write", move || writer::run(&theirs))?;
+        let writing = core.clone();
+        let writer = spawn("tenure-file-write", move || writer::run(&writing))?;
         Ok((core, writer))
     };
     let (core, writer) = match start() {
         Ok(started) => started,
         Err(error) => {
-            // The caller may have gone meanwhile; then nobody needs to know.
+            // The caller may have dropped its future meanwhile.
             let _ = placed.send(Err(error));
             return;
         }
@@ -292,10 +292,10 @@ fn keep(
         core.end(&StoreError::Closed);
     }
     core.watchdog.run(&core.writes, &core.paths.lock);
-    // The writer may sleep in the kernel behind a process that was stopped. It ends by itself when that goes on; to
-    // wait for it without end would only stop one more.
-    let patience = Instant::now() + GIVE_UP_AFTER;
-    while !writer.is_finished() && Instant::now() < patience {
+    // The writer may sleep in the kernel behind a stopped process, and ends when that process continues. Waiting for it without
+    // a bound would block this process as well.
+    let deadline = Instant::now() + BUSY_AFTER;
+    while !writer.is_finished() && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(1));
     }
     if writer.is_finished() {
@@ -303,6 +303,6 @@ fn keep(
         let _ = writer.join();
         core.remove_marks();
     } else {
-        tracing::warn!(store = %core.paths.database.display(), "writer was left behind in the queue for the lock");
+        tracing::warn!(store = %core.paths.database.display(), "writer thread still waits for the write lock");
     }
 }

@@ -1,7 +1,7 @@
 //! What SQLite's errors mean for the caller: did the request certainly have no effect?
 //!
 //! Before COMMIT everything is definite, because SQLite rolls back. An error of COMMIT itself is not: the last frame may already
-//! be in the write-ahead log, and whoever opens the file next may find it whole.
+//! be in the write-ahead log, and the next opener may find it complete.
 
 use rusqlite::{Error, ErrorCode, ffi};
 
@@ -10,7 +10,7 @@ use crate::store::{Cause, StoreError, StoreReplaced, UnusableStore};
 /// An error from before COMMIT: nothing happened.
 pub(super) fn before_commit(error: Error) -> StoreError {
     let Some(code) = error.sqlite_error() else {
-        // A row that is not as our own schema says.
+        // A row that does not match the schema.
         return StoreError::Corrupt(error.to_string());
     };
     if code.extended_code == ffi::SQLITE_READONLY_DBMOVED {
@@ -28,7 +28,7 @@ pub(super) fn before_commit(error: Error) -> StoreError {
     }
 }
 
-/// An error of COMMIT: unless SQLite only waited for others, or found no space for the last frame, nobody knows.
+/// An error of COMMIT: ambiguous, unless SQLite only waited for another process or found no space for the last frame.
 ///
 /// A full disk is definite. The frame that makes a commit is the last one that is written, so a write that found no space
 /// was that one or one before it, and a frame that is not whole does not count.
@@ -52,7 +52,7 @@ pub(super) fn of_side_file(what: &str, error: &std::io::Error) -> StoreError {
     }
 }
 
-/// Whether the request was refused for what it asked, so that the transaction around it is still whole.
+/// Whether the request itself was refused, so that the transaction around it can still commit.
 pub(super) fn is_refusal(error: &StoreError) -> bool {
     matches!(
         error,
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_io_error_is_definite_before_commit_and_ambiguous_from_it() {
+    fn io_error_is_ambiguous_from_commit_on() {
         assert!(matches!(before_commit(sqlite(ffi::SQLITE_IOERR_WRITE)), StoreError::Unavailable(_)));
         assert!(matches!(of_commit(sqlite(ffi::SQLITE_IOERR_WRITE)), StoreError::Ambiguous(_)));
         assert!(matches!(of_commit(sqlite(ffi::SQLITE_IOERR_FSYNC)), StoreError::Ambiguous(_)));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn each_code_says_what_to_do_next() {
+    fn sqlite_codes_map_to_store_errors() {
         assert!(matches!(before_commit(sqlite(ffi::SQLITE_BUSY)), StoreError::Busy(_)));
         assert!(matches!(before_commit(sqlite(ffi::SQLITE_FULL)), StoreError::NoSpace));
         assert!(matches!(before_commit(sqlite(ffi::SQLITE_CORRUPT)), StoreError::Corrupt(_)));

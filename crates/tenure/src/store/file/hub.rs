@@ -1,7 +1,7 @@
-//! What the watchers of one process share: who watches what, and the newest part of history.
+//! What the watchers of one process share: their selections, and the newest part of history.
 //!
-//! One thread follows the log and reads each change once, however many watch. A watcher takes what it needs from the
-//! shared tail at its own pace. One that is further behind reads the log itself; one that has slept through a compaction is told so.
+//! One thread follows the log and reads each change once for all watchers. A watcher takes its changes from the
+//! shared tail at its own speed. One that is further behind reads the log itself; one that is behind a compaction gets `Compacted`.
 //!
 //! **Invariant**: every revision in `tail_after < revision <= current` that changed something is in `tail`.
 
@@ -14,7 +14,7 @@ use tenure_core::keyspace::{WatchId, Watchers};
 use crate::store::file::log::{LogBatch, LogSlice};
 use crate::store::{PreviousValues, Revision, Selection, StoreError};
 
-/// How much of history is kept in memory for those who are a little behind: about what a watcher misses in a tenth of a
+/// How much of history is kept in memory for watchers that are a little behind: about what a watcher misses in a tenth of a
 /// second under full load. Without it each watcher would read the log for each change.
 const TAIL_LEN_MAX: usize = 1_024;
 const TAIL_BYTES_MAX: usize = 4 << 20;
@@ -27,7 +27,7 @@ pub(super) struct Hub {
 struct HubState {
     watchers: Watchers,
     sleepers: BTreeMap<WatchId, Waker>,
-    /// How many want to know what was before a change: if nobody does, nobody looks it up.
+    /// How many watchers need previous values. They are read only while there is such a watcher.
     want_previous: usize,
     current: Revision,
     compacted: Revision,
@@ -37,11 +37,11 @@ struct HubState {
     over: Option<StoreError>,
 }
 
-/// What a watcher finds when it asks for the next revision that may concern it.
+/// What a watcher finds at the next revision that may concern it.
 pub(super) enum NextChange {
     /// Nothing yet; its waker is kept.
     Nothing,
-    /// These changes, of which it must take its own.
+    /// These changes, from which it must take its own selection.
     Batch(Arc<LogBatch>),
     /// It has to read the log in `after < revision <= up_to`.
     Behind { after: Revision, up_to: Revision },
@@ -77,22 +77,23 @@ impl Hub {
     ) -> WatchId {
         let mut state = self.lock();
         if state.watchers.is_empty() {
-            // Nobody followed the log until now.
+            // Without a watcher the log was not followed until now.
             state.restart(current);
         }
+        // The follower may have read a later compaction already.
         state.compacted = state.compacted.max(compacted);
         if previous == PreviousValues::Included {
             state.want_previous += 1;
             if state.want_previous == 1 {
-                // What is in the tail was read without.
-                state.forget_tail();
+                // The tail was read without previous values.
+                state.clear_tail();
             }
         }
         let noted = state.current;
         state.watchers.add(select, after, noted)
     }
 
-    /// Forgets a watcher.
+    /// Removes a watcher.
     pub(super) fn remove(&self, id: WatchId, previous: PreviousValues) {
         let mut state = self.lock();
         state.watchers.remove(id);
@@ -102,7 +103,7 @@ impl Hub {
         }
     }
 
-    /// Up to where the log was followed, and how to go on; none if nobody watches.
+    /// Up to where the log was followed, and how to continue; none without a watcher.
     pub(super) fn position(&self) -> Option<(Revision, PreviousValues)> {
         let state = self.lock();
         let previous =
@@ -114,6 +115,7 @@ impl Hub {
     pub(super) fn note(&self, position: (Revision, PreviousValues), passage: LogSlice, compacted: Revision) {
         let mut state = self.lock();
         let previous_is_missing = position.1 == PreviousValues::Omitted && state.want_previous > 0;
+        // The log was read without the lock: watchers may have come or gone since. Then the next round reads it again.
         if state.watchers.is_empty() || state.current != position.0 || previous_is_missing {
             return;
         }
@@ -125,11 +127,12 @@ impl Hub {
         }
         state.current = passage.up_to;
         state.compacted = state.compacted.max(compacted);
+        // Woken without the lock: a woken watcher takes it at once.
         drop(state);
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Notes that the log was swept beyond `from` before it was read: everyone has to look for themselves.
+    /// Notes that the log was swept beyond `from` before it was read: every watcher must read the log itself.
     pub(super) fn skip(&self, from: Revision, to: Revision, compacted: Revision) {
         let mut state = self.lock();
         if state.watchers.is_empty() || state.current != from {
@@ -143,16 +146,18 @@ impl Hub {
         sleepers.into_values().for_each(Waker::wake);
     }
 
-    /// What a watcher finds next.
+    /// Returns what a watcher finds next.
     pub(super) fn next(&self, id: WatchId, waker: &Waker) -> NextChange {
         let mut state = self.lock();
         if let Some(over) = &state.over {
             return NextChange::Over(over.clone());
         }
         let Some(revision) = state.watchers.next_revision(id, state.current) else {
+            // Under the same lock as `note`, so that no change is added between the check and the registration.
             state.sleepers.insert(id, waker.clone());
             return NextChange::Nothing;
         };
+        // From the tail while it reaches far enough, without a read of the database.
         if revision > state.tail_after {
             let first = state.tail.partition_point(|batch| batch.revision < revision);
             let batch = state.tail.get(first).cloned();
@@ -161,13 +166,14 @@ impl Hub {
                 None => NextChange::Behind { after: revision.previous(), up_to: state.current },
             };
         }
+        // Compacted rows may be deleted at any moment, so the log is not read below this.
         if revision <= state.compacted {
             return NextChange::Compacted(state.compacted);
         }
         NextChange::Behind { after: revision.previous(), up_to: state.current }
     }
 
-    /// Notes that a watcher has looked at everything up to `revision`.
+    /// Notes that a watcher has read everything up to `revision`.
     pub(super) fn delivered(&self, id: WatchId, revision: Revision) {
         let mut state = self.lock();
         let current = state.current;
@@ -184,7 +190,7 @@ impl Hub {
     }
 
     fn lock(&self) -> MutexGuard<'_, HubState> {
-        // Nothing here panics half-way: what is in it is whole.
+        // No method panics between two changes, so a poisoned state is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -192,10 +198,10 @@ impl Hub {
 impl HubState {
     fn restart(&mut self, current: Revision) {
         self.current = current;
-        self.forget_tail();
+        self.clear_tail();
     }
 
-    fn forget_tail(&mut self) {
+    fn clear_tail(&mut self) {
         self.tail.clear();
         self.tail_bytes = 0;
         self.tail_after = self.current;

@@ -1,8 +1,8 @@
 //! Whether the files under the names are still those that SQLite has open.
 //!
-//! Somebody may remove or exchange them while we run. SQLite goes on with what it has open, another process makes new
-//! files under the same names, and both grant the same lock: two leaders, measured. With only `-shm` exchanged the database is
-//! destroyed as well. So the names are looked up inside the write lock, before anything is believed.
+//! An operator or a script may remove or exchange them while a process runs. SQLite continues with its open files, another process
+//! makes new files under the same names, and both grant the same lock: two leaders, measured. With only `-shm` exchanged the database
+//! is destroyed as well. So the names are resolved inside the write lock, before any row is read.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -64,7 +64,7 @@ impl FileIdentityCheck {
         self.files
     }
 
-    /// Refuses to go on if one of them is not the one it was.
+    /// Fails if one of them was exchanged.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         if look(&self.paths)? == self.files.map(Some) {
             Ok(())

@@ -1,7 +1,7 @@
-//! A request on its way to a thread of the engine, and the line it waits in.
+//! A request on its way to a thread of the engine, and the queue in which it waits.
 //!
-//! The caller hands over a piece of work and keeps only the end of a channel. So a dropped future leaves no
-//! transaction open: the thread finishes what it began, or never begins what nobody wants any more.
+//! The caller hands over a closure and keeps only the receiving end of a channel. So a dropped future leaves no
+//! transaction open: the thread finishes a job that it has begun, and skips a job if its receiver was dropped.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,52 +13,52 @@ use crate::store::file::error::is_refusal;
 use crate::store::file::rows::Tables;
 use crate::store::{Cause, StoreError};
 
-/// How many requests may wait in one line. Far more than a machine answers in the five seconds after which they are
-/// given up; without a bound, a stalled disk would turn into lost memory.
+/// How many requests may wait in one queue. Far more than a machine serves in the five seconds after which they fail;
+/// without a bound, a stalled disk would fill the memory.
 const QUEUE_LEN_MAX: usize = 65_536;
 
-/// A request that waits for its turn.
+/// A request that waits for its thread.
 pub(super) struct Job {
     work: Box<dyn RunnableJob>,
     size: usize,
-    /// When it joined the line.
+    /// When it joined the queue.
     pub(super) since: Instant,
 }
 
 impl Job {
-    /// A job, and where its answer will come. `size` is about how many bytes it writes.
+    /// Makes a job, and the channel for its result. `size` is about how many bytes it writes.
     ///
-    /// `work` may run twice: if SQLite fails in the middle of a group, each of it is tried again alone.
+    /// `work` may run twice: if SQLite fails in the middle of a group, each job of the group is tried again alone.
     pub(super) fn new<T, F>(size: usize, work: F) -> (Job, oneshot::Receiver<Result<T, StoreError>>)
     where
         T: Send + 'static,
         F: FnMut(&mut Tables<'_, '_>) -> Result<T, StoreError> + Send + 'static,
     {
-        let (reply, answer) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         let call = JobCall { work, reply, result: None };
-        (Job { work: Box::new(call), size, since: Instant::now() }, answer)
+        (Job { work: Box::new(call), size, since: Instant::now() }, result)
     }
 
-    /// Runs it. Being refused is a result; an error is the transaction's, and it must be rolled back.
+    /// Runs the job. A refusal is a result. An error is one of the transaction, which must then be rolled back.
     pub(super) fn run(&mut self, tables: &mut Tables<'_, '_>) -> Result<(), StoreError> {
         self.work.run(tables)
     }
 
-    /// Tells the caller the result, which became true.
+    /// Sends the result to the caller, after COMMIT.
     pub(super) fn finish(self) {
-        self.work.answer(None);
+        self.work.reply(None);
     }
 
-    /// Tells the caller that it came to nothing, or that nobody knows.
+    /// Sends an error to the caller: the job had no effect, or its outcome is unknown.
     pub(super) fn fail(self, error: StoreError) {
-        self.work.answer(Some(error));
+        self.work.reply(Some(error));
     }
 }
 
 trait RunnableJob: Send {
     fn is_wanted(&self) -> bool;
     fn run(&mut self, tables: &mut Tables<'_, '_>) -> Result<(), StoreError>;
-    fn answer(self: Box<Self>, error: Option<StoreError>);
+    fn reply(self: Box<Self>, error: Option<StoreError>);
 }
 
 struct JobCall<T, F> {
@@ -86,21 +86,21 @@ where
         }
     }
 
-    fn answer(self: Box<Self>, error: Option<StoreError>) {
+    fn reply(self: Box<Self>, error: Option<StoreError>) {
         let JobCall { reply, result, .. } = *self;
         let result = match (error, result) {
-            // A refused request did nothing, whatever became of the transaction around it.
+            // A refused request had no effect, whether the transaction around it was committed or not.
             (Some(_), Some(Err(refusal))) => Err(refusal),
             (Some(error), _) => Err(error),
             (None, Some(result)) => result,
             (None, None) => Err(StoreError::Closed),
         };
-        // One who no longer waits has dropped its end.
+        // The caller may have dropped its future.
         let _ = reply.send(result);
     }
 }
 
-/// Where jobs wait for one thread.
+/// The queue of one thread.
 pub(super) struct JobQueue {
     state: Mutex<QueuedJobs>,
     arrived: Condvar,
@@ -111,12 +111,12 @@ struct QueuedJobs {
     over: Option<StoreError>,
 }
 
-/// Why a thread that waited at its line goes on.
+/// Why a thread that waited at its queue continues.
 #[derive(Debug)]
 pub(super) enum QueueWakeup {
     /// There are jobs.
     Jobs,
-    /// There were none for the time it wanted to wait.
+    /// There were none within its timeout.
     Idle,
     /// There will be no more.
     Over,
@@ -128,7 +128,7 @@ impl JobQueue {
         JobQueue { state: Mutex::new(waiting), arrived: Condvar::new() }
     }
 
-    /// Adds jobs; those that cannot wait here learn why.
+    /// Adds jobs. A job that does not fit gets an error.
     pub(super) fn join(&self, jobs: Vec<Job>) {
         let mut state = self.lock();
         let refusal = match &state.over {
@@ -198,7 +198,7 @@ impl JobQueue {
         self.lock().jobs.front().map(|job| job.since)
     }
 
-    /// Ends the line: those in it and all who come later get this error.
+    /// Ends the queue: queued and later jobs get this error.
     pub(super) fn end(&self, error: &StoreError) {
         let mut state = self.lock();
         state.over.get_or_insert_with(|| error.clone());
@@ -211,7 +211,7 @@ impl JobQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, QueuedJobs> {
-        // Nothing is done to the list that could stop half-way.
+        // No change of the list can panic between two steps.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
 //! Leases in a store file: granted, renewed and ended inside the write lock, against boot time read inside it.
 //!
-//! **Invariant**: after [`Tables::reap`] no lease whose time is over exists, so whatever follows in the same
+//! **Invariant**: after [`Tables::reap`] no lease exists beyond its deadline, so the following operations of the same
 //! transaction cannot see, compare with, or renew one.
 
 use std::time::Duration;
@@ -21,13 +21,13 @@ pub(super) fn next_deadline_ms(sql: &Statements<'_>) -> Result<Option<i64>, Stor
 }
 
 impl Tables<'_, '_> {
-    /// Whether some lease is over and its keys must not be shown.
+    /// Whether a lease is past its deadline, so that its keys must not be shown.
     pub(super) fn has_due(&self) -> Result<bool, StoreError> {
         let now = floor_ms(self.now);
         Ok(next_deadline_ms(self.sql)?.is_some_and(|deadline| deadline <= now))
     }
 
-    /// Ends every lease whose time is over, each in a revision of its own.
+    /// Ends every lease past its deadline, each in a revision of its own.
     pub(super) fn reap(&mut self) -> Result<(), StoreError> {
         if !self.has_due()? {
             return Ok(());
@@ -39,7 +39,7 @@ impl Tables<'_, '_> {
         Ok(())
     }
 
-    /// Grants a lease; says with which TTL.
+    /// Grants a lease; returns its TTL.
     pub(super) fn grant(
         &mut self,
         id: LeaseId,
@@ -58,12 +58,13 @@ impl Tables<'_, '_> {
     /// Renews a lease for its whole TTL, which is returned; none if it is gone.
     pub(super) fn renew(&mut self, id: LeaseId) -> Result<Option<Duration>, StoreError> {
         let Some((ttl_ms, _)) = self.lease_row(id)? else { return Ok(None) };
+        // Both clocks: after a reboot only the wall deadline has a meaning.
         let (deadline, wall_deadline) = (deadline_ms(self.now, ttl_ms), self.wall_ms.saturating_add(ttl_ms));
         self.sql.execute(Query::Renew, params![id.get(), deadline, wall_deadline])?;
         Ok(Some(duration(ttl_ms)))
     }
 
-    /// Ends a lease and deletes its keys; says after which revision they are gone.
+    /// Ends a lease and deletes its keys; returns the revision of that.
     pub(super) fn revoke(&mut self, id: LeaseId) -> Result<Revision, StoreError> {
         if !self.has_lease(id)? {
             return Err(StoreError::LeaseNotFound);
@@ -92,7 +93,7 @@ impl Tables<'_, '_> {
         self.lease_ids(Query::LeaseIds, [])
     }
 
-    /// Carries the leases of an earlier boot over into this one: each keeps what the wall clock says is left of it, and
+    /// Carries the leases of an earlier boot over into this one. Each keeps its remaining time by the wall clock, and
     /// never more than its TTL, however wrong that clock is.
     pub(super) fn adopt_leases(&mut self) -> Result<(), StoreError> {
         self.sql

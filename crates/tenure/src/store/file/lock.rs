@@ -1,11 +1,11 @@
 //! The queue before the write lock: `flock` on a file of its own.
 //!
-//! SQLite's own lock is taken by whoever asks at the right instant, and with sixteen processes some waited for over a
-//! second: that eats a lease. `flock` sleeps in the kernel and wakes when it is its turn. It is no more than a queue:
-//! SQLite's lock is still taken inside it and alone keeps the file whole.
+//! SQLite's own lock goes to the process that polls at the right instant. With sixteen processes some waited for over a
+//! second, which is much of a lease. `flock` sleeps in the kernel and wakes in order. It is no more than a queue:
+//! SQLite's lock is still taken inside it, and alone keeps the file consistent.
 //!
-//! The file holds the pid of the process that writes, so that those who wait for long can report it. Behind it is a number that changes
-//! with every turn that succeeded: a queue that moves is waited for, one that stands still is not.
+//! The file holds the pid of the writing process, so that a waiting process can report it. Behind it is a number that changes
+//! with every successful turn: a waiter is patient while the queue makes progress, and fails when it makes none.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::FileExt;
@@ -20,7 +20,7 @@ use crate::store::file::side_file;
 /// How many bytes a pid takes in the file, blanks included, so that a shorter one overwrites a longer one whole.
 const PID_BYTES: usize = 12;
 
-/// One process's place in the queue.
+/// One process in the queue for the write lock.
 #[derive(Debug)]
 pub(super) struct WriteQueue {
     path: PathBuf,
@@ -35,7 +35,7 @@ impl WriteQueue {
         Ok(WriteQueue { path: path.to_owned(), file, pid })
     }
 
-    /// Waits for the turn of this process, however long it takes; `waiting` is called before it has to wait.
+    /// Waits for the turn of this process, without a timeout. `waiting` is called before the thread has to wait.
     ///
     /// The turn ends when it is dropped, and also when the process dies.
     pub(super) fn wait(&mut self, mut waiting: impl FnMut()) -> Result<WriteTurn<'_>, StoreError> {
@@ -43,7 +43,7 @@ impl WriteQueue {
         Ok(WriteTurn { file: &self.file })
     }
 
-    /// Takes the turn if nobody else has it.
+    /// Takes the turn if no other process has it.
     pub(super) fn try_now(&mut self) -> Option<WriteTurn<'_>> {
         self.file.try_lock().ok()?;
         Some(WriteTurn { file: &self.file })
@@ -61,8 +61,8 @@ impl WriteQueue {
                 Err(TryLockError::Error(error)) => return Err(cannot(&error)),
             }
             // The file may have been removed, and others may queue at a new one: join them.
-            let is_ours = FileIdentity::of(&self.file.metadata().map_err(|error| cannot(&error))?);
-            if FileIdentity::at(&self.path)? == Some(is_ours) {
+            let opened = FileIdentity::of(&self.file.metadata().map_err(|error| cannot(&error))?);
+            if FileIdentity::at(&self.path)? == Some(opened) {
                 break;
             }
             self.file = side_file::open(&self.path)?;
@@ -78,31 +78,31 @@ pub(super) struct WriteTurn<'a> {
 }
 
 impl WriteTurn<'_> {
-    /// Ends a turn in which this process did what it wanted, and shows those who wait that the queue moves.
+    /// Ends a successful turn, and shows the waiting processes that the queue makes progress.
     pub(super) fn succeed(self) {
         let stamp = format!("{:020}\n", BootClock.now().since_origin().as_nanos());
-        // Without it those who wait may give up too early, nothing more.
+        // Without the stamp a waiting request may fail too early, nothing more.
         let _ = self.file.write_all_at(stamp.as_bytes(), PID_BYTES as u64);
     }
 }
 
 impl Drop for WriteTurn<'_> {
     fn drop(&mut self) {
-        // It cannot fail for a file that is open, and the kernel lets go of it with the process at the latest.
+        // It cannot fail for an open file, and the kernel releases the lock with the process at the latest.
         let _ = self.file.unlock();
     }
 }
 
-/// What the lock file shows to those who wait.
+/// What the lock file shows to waiting processes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct LockFileContent {
     /// The process that writes now, or wrote last.
     pub(super) pid: Option<u32>,
-    /// Changes with every turn that succeeded. It is compared, and never believed.
+    /// Changes with every successful turn. It is only compared, never interpreted.
     pub(super) stamp: Vec<u8>,
 }
 
-/// Reads what the lock file shows.
+/// Reads the lock file.
 pub(super) fn read_lock_file(path: &Path) -> LockFileContent {
     let mut bytes = [0; PID_BYTES + 21];
     let Ok(len) = side_file::open(path).and_then(|file| {
@@ -120,11 +120,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_has_the_turn_and_says_who_it_is() {
+    fn write_turn_is_exclusive_and_names_its_process() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.db.lock");
         let (mut first, mut second) = (WriteQueue::open(&path).unwrap(), WriteQueue::open(&path).unwrap());
-        let turn = first.wait(|| panic!("nobody else is there")).unwrap();
+        let turn = first.wait(|| panic!("the lock is free")).unwrap();
         assert!(second.try_now().is_none());
         let before = read_lock_file(&path);
         assert_eq!(before.pid, Some(std::process::id()));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn all_meet_at_the_new_file_when_the_old_one_was_removed() {
+    fn removed_lock_file_is_rejoined() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.db.lock");
         let mut first = WriteQueue::open(&path).unwrap();

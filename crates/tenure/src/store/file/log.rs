@@ -1,8 +1,8 @@
-//! History in a store file: what watchers read, and how it is forgotten.
+//! History in a store file: what watchers read, and how it is compacted.
 //!
-//! Forgetting is two steps. `compact` draws the line at once, and questions about what lies below it are refused. The
-//! rows go later and a few at a time: the write lock is never held for long, and a watcher that was up to date when the line was
-//! drawn still finds what it had not yet read.
+//! Compaction has two steps. `compact` sets the compacted revision at once, and reads below it are refused. The
+//! rows are deleted later and a few at a time: the write lock is never held for long, and a watcher that was up to date at the
+//! compaction still finds what it had not yet read.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::store::file::sql::{Query, Statements};
 use crate::store::file::time::{ceil_ms, floor_ms};
 use crate::store::{Change, KeyValue, LeaseId, PreviousValues, Revision, Selection, StoreError};
 
-/// How many revisions one step forgets. 49,000 at once held the write lock for 0.12 to 0.18 s; a thousand take 3 ms.
+/// How many revisions one step compacts. 49,000 at once held the write lock for 0.12 to 0.18 s; a thousand take 3 ms.
 pub(super) const STEP_REVISIONS: i64 = 1_000;
 
-/// How many rows one step looks at, because a revision may have many.
+/// How many rows one step reads, because a revision may have many.
 const STEP_ROWS: i64 = 2_000;
 
-/// How long rows outlive the line above them. A watcher looks at least every 50 ms; a second is ample on a busy machine.
+/// How long rows outlive their compaction. A watcher polls at least every 50 ms; a second is ample on a busy machine.
 pub(super) const SWEEP_GRACE_MS: i64 = 1_000;
 
 /// The changes of one revision.
@@ -46,23 +46,23 @@ fn change_size(change: &Change) -> usize {
     }
 }
 
-/// How much of history one look takes: enough to be quick, little enough that others who read get their turn.
+/// How much of history one read takes: enough to be fast, little enough that other readers are served.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadLimit {
     pub(super) batches: usize,
     pub(super) bytes: usize,
 }
 
-/// What one look at history gave.
+/// What one read of history gave.
 #[derive(Debug)]
 pub(super) struct LogSlice {
     /// Every revision with selected changes, in order and whole.
     pub(super) batches: Vec<LogBatch>,
-    /// Everything up to here was looked at.
+    /// Everything up to here was read.
     pub(super) up_to: Revision,
 }
 
-/// Reads the changes in `after < revision <= up_to`, or as many of the first as make a limit.
+/// Reads the changes in `after < revision <= up_to`, up to the limit.
 pub(super) fn read_log(
     sql: &Statements<'_>,
     select: &Selection,
@@ -72,16 +72,17 @@ pub(super) fn read_log(
 ) -> Result<LogSlice, StoreError> {
     let read = |rows: &mut rusqlite::Rows<'_>| -> rusqlite::Result<LogSlice> {
         let mut batches: Vec<LogBatch> = Vec::new();
-        let (mut looked_at, mut size) = (0, 0);
+        let (mut revisions, mut size) = (0, 0);
         let mut at = after;
         while let Some(row) = rows.next()? {
             let revision = Revision(row.get(0)?);
+            // Only between revisions: a revision is delivered whole, also if it exceeds the limit.
             if revision != at {
-                let is_enough = looked_at >= limit.batches || size >= limit.bytes;
+                let is_enough = revisions >= limit.batches || size >= limit.bytes;
                 if is_enough {
                     return Ok(LogSlice { batches, up_to: at });
                 }
-                looked_at += 1;
+                revisions += 1;
                 at = revision;
             }
             if !select.contains(row.get_ref(1)?.as_blob()?) {
@@ -127,13 +128,13 @@ fn change(row: &Row<'_>, revision: Revision) -> rusqlite::Result<Change> {
     Ok(Change::Put { pair, previous: None })
 }
 
-/// Finds what was there before a change. It is always there: compaction keeps what a read at its line needs.
+/// Finds the value before a change. It always exists: compaction keeps what a read at the compacted revision needs.
 fn add_previous(sql: &Statements<'_>, change: &mut Change) -> rusqlite::Result<()> {
     let find = |key: &[u8], revision: Revision| {
         sql.with(Query::Before, |statement| statement.query_row(params![key, revision.0], pair).optional())
     };
     match change {
-        // The first version of a life has nothing before it, and what the log holds there is a delete.
+        // The first version of a key has no previous value; the log holds a delete before it.
         Change::Put { pair, previous } if pair.version > 1 => *previous = find(&pair.key, pair.modified)?,
         Change::Put { .. } => {}
         Change::Delete { key, revision, previous } => *previous = find(key, *revision)?,
@@ -142,7 +143,7 @@ fn add_previous(sql: &Statements<'_>, change: &mut Change) -> rusqlite::Result<(
 }
 
 impl Tables<'_, '_> {
-    /// Draws the line: history up to and including `revision` is gone, except what a read at `revision` needs.
+    /// Compacts history up to and including `revision`, except what a read at `revision` needs.
     pub(super) fn compact(&mut self, revision: Revision) -> Result<(), StoreError> {
         if revision > self.meta.revision {
             return Err(StoreError::FutureRevision);
@@ -155,7 +156,7 @@ impl Tables<'_, '_> {
         Ok(())
     }
 
-    /// Moves the line up by one step if there is more history than must be kept; says whether it did.
+    /// Compacts one step of history if there is more than must be kept; returns whether it did.
     pub(super) fn retain(&mut self, retention: &Retention) -> Result<bool, StoreError> {
         let keep = i64::try_from(retention.revisions).unwrap_or(i64::MAX);
         let target = self.meta.revision.0.saturating_sub(keep).min(self.meta.compacted.0 + STEP_REVISIONS);
@@ -169,6 +170,7 @@ impl Tables<'_, '_> {
             })
             .map_err(before_commit)?;
         let since = floor_ms(self.now).saturating_sub(ceil_ms(retention.age));
+        // Too young: watchers were promised that history is kept this long.
         if newest.is_some_and(|(revision, at)| revision > self.meta.compacted.0 && at >= since) {
             return Ok(false);
         }
@@ -176,17 +178,17 @@ impl Tables<'_, '_> {
         Ok(true)
     }
 
-    /// How long until rows below the line may go; none if none are left there.
+    /// How long until rows below the compacted revision may be deleted; none if there are none.
     pub(super) fn sweep_in(&self) -> Option<Duration> {
         let due_ms = self.meta.compacted_at_ms.saturating_add(SWEEP_GRACE_MS);
         let wait = u64::try_from(due_ms.saturating_sub(floor_ms(self.now))).unwrap_or(0);
         (self.meta.swept < self.meta.compacted).then(|| Duration::from_millis(wait))
     }
 
-    /// Removes rows below the line that no read at or above it needs: one step of them.
+    /// Deletes one step of the rows below the compacted revision that no read at or above it needs.
     pub(super) fn sweep(&mut self) -> Result<(), StoreError> {
         let line = self.meta.compacted.0;
-        // Revisions may have jumped far ahead: a gap without rows is one step, however wide it is.
+        // Revisions may have jumped far ahead: a gap without rows is one step of any width.
         let first: Option<i64> = self
             .sql
             .with(Query::FirstAfter, |statement| {
@@ -202,6 +204,7 @@ impl Tables<'_, '_> {
             })
             .map_err(before_commit)?;
         let to = too_far.map_or(far, |too_far| far.min((too_far - 1).max(from + 1)));
+        // The newest version of a live key stays: a read at the compacted revision needs it.
         let useless: Vec<(i64, i64)> = self
             .sql
             .with(Query::Superseded, |statement| {

@@ -1,6 +1,6 @@
 //! Which files processes use under a path: a new store is never created beside a living one.
 //!
-//! If the files of a store are removed or renamed, the processes that have them open go on until they notice. A process that opens the
+//! If the files of a store are removed or renamed, the processes that have them open continue until they notice. A process that opens the
 //! same path finds nothing there, creates a new store, and grants the same lock a second time. Nothing inside the files can prevent that. So
 //! each process also marks what it uses on inodes that stay:
 //!
@@ -10,8 +10,8 @@
 //!   mount, a rename.
 //!
 //! A mark is a read lock of one byte that belongs to an open file description (`F_OFD_SETLK`), so the kernel removes it when the process
-//! ends, however it ends. Its offset is a hash. An opener asks for a write lock on all other offsets of the same path: refused
-//! means that other files are in use.
+//! ends, however it ends. Its offset is a hash. An opener tests for a write lock on all other offsets of the same path: a
+//! conflict means that other files are in use.
 //!
 //! **Invariant**: two processes with marks on one path use the same files, and two with marks on one database use the same path.
 //!
@@ -93,7 +93,7 @@ impl Occupancy {
     }
 
     /// Whether other files than those under the path now are in use there. Called inside the write lock, before SQLite opens them.
-    pub(super) fn look(&mut self, paths: &StorePaths) -> Result<Occupied, StoreError> {
+    pub(super) fn check(&mut self, paths: &StorePaths) -> Result<Occupied, StoreError> {
         let files = [
             FileIdentity::at(&paths.database)?,
             FileIdentity::at(&paths.wal)?,
@@ -104,6 +104,7 @@ impl Occupancy {
             // An incomplete set is in use by no process; whatever is marked is another set.
             _ => None,
         };
+        // Without a database there is no inode to check; the marks on the folders still count.
         if FileIdentity::at(&paths.database)?.is_some() {
             self.database = Some(Descriptor::open(&paths.database)?);
         }
@@ -113,6 +114,7 @@ impl Occupancy {
     /// Marks the files, and makes sure that no process marked others meanwhile. Called before anything is granted.
     pub(super) fn mark(&mut self, paths: &StorePaths, files: [FileIdentity; 3]) -> Result<(), StoreError> {
         let database = Descriptor::open(&paths.database)?;
+        // Exchanged between SQLite's open and this one.
         if database.identity != files[0] {
             return Err(StoreError::Replaced(StoreReplaced::Files));
         }
@@ -121,7 +123,7 @@ impl Occupancy {
         for folder in &self.folders {
             lock(&folder.file, folder.first + offset(&files)).map_err(|error| cannot_lock(&error))?;
         }
-        // Two processes may have looked at the same time. Of two that have marked, at least the later one sees the other.
+        // Two processes may have checked at the same time. Of two that have marked, at least the later one sees the other.
         match self.others(Some(files))? {
             Occupied::No => Ok(()),
             Occupied::ByOthers => Err(StoreError::Replaced(StoreReplaced::Files)),
@@ -145,6 +147,7 @@ impl Occupancy {
             match &files {
                 None => spans.push((&folder.file, folder.first, end)),
                 Some(files) => {
+                    // Every offset but that of these files: processes with the same files share the store.
                     let own = offset(files);
                     spans.push((&folder.file, folder.first, own));
                     spans.push((&folder.file, folder.first + own + 1, end - own - 1));
@@ -205,7 +208,7 @@ struct SharedDescriptors {
 static SHARED: Mutex<BTreeMap<FileIdentity, SharedDescriptors>> = Mutex::new(BTreeMap::new());
 
 fn shared() -> MutexGuard<'static, BTreeMap<FileIdentity, SharedDescriptors>> {
-    // Nothing is done to the map that could stop half-way.
+    // No change of the map can panic between two steps.
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

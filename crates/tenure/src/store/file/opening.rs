@@ -1,7 +1,8 @@
-//! What happens when a store file is opened, inside the write lock: is it a store, is it whole, is it of this boot?
+//! Opens a store file inside the write lock: is it a store, is it complete, is it of this boot?
 //!
-//! A store that went back, because its write-ahead log was removed or the power was lost, continues from the reserve: no revision
-//! is ever used twice, and watchers are told to list again. Leases that ended while nobody was there end now, before the first read.
+//! A store that has lost revisions, because its write-ahead log was removed or the power failed, continues above the reserved revision.
+//! No revision is ever used twice, and watchers have to list again. Leases that ended while no process had the file open expire now,
+//! before the first read.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use crate::store::file::commit_notifier::CommitNotifier;
 use crate::store::file::engine::Core;
 use crate::store::file::error::{before_commit, of_commit};
 use crate::store::file::identity::{FileIdentity, FileIdentityCheck};
-use crate::store::file::lock_watchdog::GIVE_UP_AFTER;
+use crate::store::file::lock_watchdog::BUSY_AFTER;
 use crate::store::file::occupancy::Occupancy;
 use crate::store::file::revision_reserve::{RESERVED, RevisionReserve, first_revision};
 use crate::store::file::rows::{Meta, Tables};
@@ -21,8 +22,8 @@ use crate::store::file::sql::{Query, Statements};
 use crate::store::file::time::floor_ms;
 use crate::store::{Revision, StoreError, StoreReplaced};
 
-/// How long one sleeps who finds SQLite's lock taken, at first and at most. Inside the queue that happens only while
-/// somebody who does not queue writes, or while the file is being recovered.
+/// How long a process sleeps that finds SQLite's lock taken, at first and at most. Inside the queue this happens only while a
+/// program outside the queue writes, or during recovery.
 const BUSY_SLEEP_MIN: Duration = Duration::from_micros(200);
 const BUSY_SLEEP_MAX: Duration = Duration::from_millis(2);
 
@@ -51,6 +52,7 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
     let notifier = CommitNotifier::open(&paths.notifier);
 
     let time = &core.options.time;
+    // Deadlines count from boot, so they mean nothing under another boot id.
     let boot_id = time.boot_id()?;
     let sql = Statements::new(&connection);
     sql.execute(Query::BeginImmediate, [])?;
@@ -64,6 +66,7 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
         connection.query_row("SELECT boot_id FROM meta", [], |row| row.get(0)).map_err(before_commit)?;
     let is_new_boot = known_boot != boot_id;
     if is_new_boot {
+        // Before `reap`, which compares the deadlines with the time since this boot.
         tables.adopt_leases()?;
         connection.execute("UPDATE meta SET boot_id = ?1", [&boot_id]).map_err(before_commit)?;
     }
@@ -71,7 +74,7 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
     let database = FileIdentity::at(&paths.database)?.ok_or(StoreError::Replaced(StoreReplaced::Files))?;
     let is_copy = reserve.adopt(database)?;
     let why = match () {
-        () if is_new_boot => Some("the machine was started anew"),
+        () if is_new_boot => Some("the machine was rebooted"),
         () if is_store && found_wal.is_none() => {
             Some("the write-ahead log is missing, as after a use of sqlite3")
         }
@@ -85,18 +88,20 @@ pub(super) fn open(core: &Arc<Core>, occupancy: &mut Occupancy) -> Result<Opened
         // Tokens above this revision may have been handed out. The wall clock is above all of them, whatever is lost.
         let least = meta.revision.0.saturating_add(RESERVED).max(first_revision(time.wall_ms()).0);
         let to = Revision(top.0.max(last.0).max(least));
-        tracing::info!(store = %paths.database.display(), from = %meta.revision, %to, why, "history begins anew at a higher revision");
+        tracing::info!(store = %paths.database.display(), from = %meta.revision, %to, why, "revisions jumped, history restarted");
         tables.meta.revision = to;
+        // Watchers below must list again: the lost revisions are not in the log.
         tables.meta.compacted = to;
         tables.meta.compacted_at_ms = floor_ms(tables.now);
     }
     tables.reap()?;
     tables.write_meta()?;
     let meta = tables.meta;
+    // Before COMMIT, as for every write.
     reserve.ensure(meta.revision, meta.revision)?;
     sql.with(Query::Commit, |statement| statement.execute([])).map_err(of_commit)?;
     reserve.note(meta.revision);
-    notifier.ring();
+    notifier.notify();
     core.note_seen(meta.revision);
     drop(sql);
 
@@ -114,19 +119,20 @@ pub(super) fn connect(core: &Arc<Core>) -> Result<Connection, StoreError> {
     let mut connection = schema::connect(&core.paths.database, core.options.durability)?;
     let waiting = core.clone();
     let mut since = Instant::now();
-    let patience = move |count: i32| {
+    // SQLite's own busy handler sleeps for up to 100 ms at a time, which is a long time within a lease.
+    let wait = move |count: i32| {
         if count == 0 {
             since = Instant::now();
             waiting.watchdog.arm();
         }
         std::thread::sleep((BUSY_SLEEP_MIN * count.unsigned_abs()).clamp(BUSY_SLEEP_MIN, BUSY_SLEEP_MAX));
-        since.elapsed() < GIVE_UP_AFTER && !waiting.is_over()
+        since.elapsed() < BUSY_AFTER && !waiting.is_over()
     };
-    connection.busy_handler(Some(patience)).map_err(before_commit)?;
+    connection.busy_handler(Some(wait)).map_err(before_commit)?;
     Ok(connection)
 }
 
-/// A connection for those who only read. It sees what was committed before each of its transactions.
+/// A connection for reads. It sees what was committed before each of its transactions.
 pub(super) fn connect_reader(core: &Arc<Core>) -> Result<Connection, StoreError> {
     let connection = connect(core)?;
     connection.execute_batch("PRAGMA query_only = ON").map_err(before_commit)?;

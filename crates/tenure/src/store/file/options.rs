@@ -1,4 +1,4 @@
-//! How a store file is opened, and where it lies unless told otherwise.
+//! Options for opening a store file, and its default path.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::store::file::FileEngine;
 use crate::store::file::time::{MachineTime, Time};
 use crate::store::{Durability, InvalidRequest, Limits, StoreError};
 
-/// How much history is kept for watchers that were away: at least so many revisions, and at least for so long.
+/// How much history is kept for interrupted watchers: at least so many revisions, and at least for so long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Retention {
     /// The newest revisions that are always kept.
@@ -21,7 +21,7 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// 10,000 revisions and ten minutes: a watcher may be away for a restart of its program without listing again.
+    /// 10,000 revisions and ten minutes: a program can restart without listing again.
     pub const DEFAULT: Retention = Retention { revisions: 10_000, age: Duration::from_secs(600) };
 }
 
@@ -44,7 +44,7 @@ impl FileOptions {
         }
     }
 
-    /// What an acknowledged write survives: [`Durability::Machine`] unless told otherwise, which is any process's death.
+    /// What an acknowledged write survives. Default: [`Durability::Machine`], the death of any process.
     ///
     /// [`Durability::PowerLoss`] waits for the disk at every commit: five times slower. Without it a power loss may take the last
     /// moments away, but never lets a revision be used twice.
@@ -54,14 +54,14 @@ impl FileOptions {
         self
     }
 
-    /// What is accepted: [`Limits::EMBEDDED`] unless told otherwise. All who share a file should agree.
+    /// The limits of requests. Default: [`Limits::EMBEDDED`]. All processes that share a file should use the same.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> FileOptions {
         self.limits = limits;
         self
     }
 
-    /// How much history is kept: [`Retention::DEFAULT`] unless told otherwise.
+    /// How much history is kept. Default: [`Retention::DEFAULT`].
     #[must_use]
     pub fn retention(mut self, retention: Retention) -> FileOptions {
         self.retention = retention;
@@ -89,12 +89,12 @@ impl std::fmt::Debug for FileOptions {
     }
 }
 
-/// Where the store of a namespace lies unless told otherwise: `$XDG_STATE_HOME/tenure/<namespace>/store.db`, and below
+/// The default path of the store of a namespace: `$XDG_STATE_HOME/tenure/<namespace>/store.db`, and below
 /// `~/.local/state` if that is not set. A namespace of several segments is one folder too: `shop/eu` lies in `shop%2Feu`.
 ///
 /// # Errors
 ///
-/// What is no namespace, and a user without a home.
+/// An invalid namespace, and a user without a home folder.
 pub fn default_path(namespace: &str) -> Result<PathBuf, StoreError> {
     let namespace = Namespace::parse(namespace).map_err(|error| InvalidRequest::Other(error.to_string()))?;
     let state = match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
@@ -108,7 +108,7 @@ pub fn default_path(namespace: &str) -> Result<PathBuf, StoreError> {
     Ok(state.join("tenure").join(layout::folder_name(&namespace)).join("store.db"))
 }
 
-/// A folder from the environment. The XDG rules say that a relative one counts as not set.
+/// A folder from the environment. By the XDG rules a relative one counts as not set.
 fn absolute(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| Path::is_absolute(path))
 }

@@ -1,7 +1,7 @@
-//! Where a store file may lie, and what lies beside it.
+//! The paths of a store file and its side files, and where they may be.
 //!
 //! The folder is private, and on a disk of this machine: the processes that share the file share memory through `-shm`, which
-//! works inside one kernel only. On a network file system two machines would each believe to be alone.
+//! works inside one kernel only. On a network file system two machines would not see each other's locks.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -27,7 +27,7 @@ pub(super) struct StorePaths {
 impl StorePaths {
     /// Makes the folder if it is missing, and refuses one that cannot hold a shared store, and what is there already and is no store.
     ///
-    /// All who share a store must agree on its side files, so links are followed first.
+    /// All processes that share a store must agree on its side files, so links are resolved first.
     pub(super) fn prepare(path: &Path) -> Result<StorePaths, StoreError> {
         let no_file = || InvalidRequest::Other(format!("{} names no file", path.display()));
         let name = path.file_name().ok_or_else(no_file)?;
@@ -48,9 +48,9 @@ impl StorePaths {
         let folder = database.parent().unwrap_or(Path::new("/"));
         file_system::refuse_shared(folder)?;
         refuse_open_folder(folder)?;
-        let paths = StorePaths::beside(database);
+        let paths = StorePaths::of_database(database);
         paths.refuse_second_names()?;
-        paths.refuse_strangers()?;
+        paths.refuse_foreign_file()?;
         Ok(paths)
     }
 
@@ -73,31 +73,31 @@ impl StorePaths {
     }
 
     /// Refuses a file that is no store before anything is made beside it or changed about it.
-    fn refuse_strangers(&self) -> Result<(), StoreError> {
-        // Whoever opens a store makes these first. From then on it may be written to any moment, and is judged inside the write lock.
+    fn refuse_foreign_file(&self) -> Result<(), StoreError> {
+        // An opener creates these files first. From then on the store may be written at any moment, and is checked inside the write lock.
         let is_opened = || [&self.lock, &self.wal, &self.epoch].into_iter().any(|path| path.exists());
         if is_opened() || self.database.metadata().map_or(true, |found| found.len() == 0) {
             return Ok(());
         }
         match schema::peek(&self.database) {
-            // Somebody makes it a store just now.
+            // Another process is creating the store at this moment.
             Err(_) if is_opened() => Ok(()),
             seen => seen,
         }
     }
 
-    fn beside(database: PathBuf) -> StorePaths {
-        let beside = |suffix: &str| {
+    fn of_database(database: PathBuf) -> StorePaths {
+        let with_suffix = |suffix: &str| {
             let mut path = OsString::from(database.as_os_str());
             path.push(suffix);
             PathBuf::from(path)
         };
         StorePaths {
-            wal: beside("-wal"),
-            shm: beside("-shm"),
-            lock: beside(".lock"),
-            notifier: beside(".bell"),
-            epoch: beside(".epoch"),
+            wal: with_suffix("-wal"),
+            shm: with_suffix("-shm"),
+            lock: with_suffix(".lock"),
+            notifier: with_suffix(".bell"),
+            epoch: with_suffix(".epoch"),
             database,
         }
     }
@@ -105,7 +105,7 @@ impl StorePaths {
 
 /// Refuses what is there and is not a file: a device would lose its mode, and a pipe would wait for ever.
 fn refuse_other_kinds(path: &Path) -> Result<(), StoreError> {
-    // What cannot be looked at is told of when it is opened.
+    // A path without metadata fails with its own error when it is opened.
     let Ok(found) = path.metadata() else { return Ok(()) };
     let kind = found.file_type();
     let what = match () {
@@ -171,7 +171,7 @@ mod file_system {
         REFUSED.iter().find(|(magic, _)| i64::from(*magic) == low).map(|(_, name)| *name)
     }
 
-    /// Refuses a file that is mounted by itself over its name: it has another name in its own folder.
+    /// Refuses a file that is a bind mount of a single file: it has another name in its own folder.
     pub(super) fn refuse_mount_point(file: &Path) -> Result<(), StoreError> {
         let Some(folder) = file.parent() else { return Ok(()) };
         let [file_mount, folder_mount] = [file, folder].map(mount_of);
@@ -193,10 +193,10 @@ mod file_system {
         use super::*;
 
         #[test]
-        fn network_file_systems_are_known_by_their_magic_number() {
+        fn network_file_systems_are_known_by_number() {
             let network = [0x6969, 0xFF53_4D42, 0x0102_1997, 0x6573_5546, 0x00C3_6400_i64];
             assert!(network.into_iter().all(|magic| network_name(magic).is_some()));
-            // As a 32-bit machine says it.
+            // As on a 32-bit machine.
             assert_eq!(network_name(0xFF53_4D42_u32.cast_signed()), Some("cifs"));
             // ext4, xfs, btrfs, tmpfs, overlayfs, zfs, f2fs, bcachefs.
             let local = [
@@ -220,12 +220,12 @@ mod file_system {
 
     use crate::store::StoreError;
 
-    /// Elsewhere there is no portable way to tell.
+    /// Other systems have no portable way to detect it.
     pub(super) fn refuse_mount_point(_file: &Path) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Elsewhere there is no portable way to tell; the documentation asks for a local disk.
+    /// Other systems have no portable way to detect it; the documentation requires a local disk.
     pub(super) fn refuse_shared(_folder: &Path) -> Result<(), StoreError> {
         Ok(())
     }

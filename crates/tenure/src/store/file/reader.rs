@@ -1,7 +1,7 @@
-//! The thread that answers what needs no change, on snapshots of its own: it never waits for one who writes.
+//! The thread that serves reads, on snapshots of its own: it never waits for a writer.
 //!
-//! **Invariant**: no answer shows a key whose lease is over. If there is such a lease, the questions go to the writer, which
-//! ends it first.
+//! **Invariant**: no result shows a key after its lease has ended. If there is such a lease, the reads go to the writer, which
+//! expires it first.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::store::file::job::{Job, QueueWakeup};
 use crate::store::file::rows::{Meta, Tables};
 use crate::store::file::sql::{Query, Statements};
 
-/// How many questions one snapshot answers: those who ask meanwhile must not wait for long.
+/// How many reads one snapshot serves: reads that arrive meanwhile must not wait for long.
 const GROUP_LEN_MAX: usize = 64;
 
-/// Answers until the end.
+/// Serves reads until the end.
 pub(super) fn run(core: &Arc<Core>, connection: &Connection, files: &FileIdentityCheck, store_id: &[u8; 16]) {
     let _end = EndOnDrop(core);
     let sql = Statements::new(connection);
@@ -29,7 +29,7 @@ pub(super) fn run(core: &Arc<Core>, connection: &Connection, files: &FileIdentit
         // Before the snapshot: it must hold at least what was seen.
         let seen = core.seen();
         let jobs = core.reads.take(GROUP_LEN_MAX, usize::MAX);
-        answer(core, &sql, jobs, |sql| {
+        serve_group(core, &sql, jobs, |sql| {
             files.check()?;
             let meta = Meta::read(sql)?;
             meta.check(store_id, seen)?;
@@ -38,14 +38,14 @@ pub(super) fn run(core: &Arc<Core>, connection: &Connection, files: &FileIdentit
     }
 }
 
-fn answer(
+fn serve_group(
     core: &Core,
     sql: &Statements<'_>,
     mut jobs: Vec<Job>,
-    look: impl FnOnce(&Statements<'_>) -> Result<Meta, StoreError>,
+    check: impl FnOnce(&Statements<'_>) -> Result<Meta, StoreError>,
 ) {
-    match read(core, sql, &mut jobs, look) {
-        Ok(Snapshot::Answers) => jobs.into_iter().for_each(Job::finish),
+    match read(core, sql, &mut jobs, check) {
+        Ok(Snapshot::Served) => jobs.into_iter().for_each(Job::finish),
         Ok(Snapshot::HasDueLease) => core.writes.join(jobs),
         Err(error) => {
             if error.is_fatal() {
@@ -56,11 +56,11 @@ fn answer(
     }
 }
 
-/// What became of the questions.
+/// The outcome of a group of reads.
 enum Snapshot {
-    /// They are answered.
-    Answers,
-    /// A lease is over, so nothing may be shown yet.
+    /// They have their results.
+    Served,
+    /// A lease has ended, so no result may be sent yet.
     HasDueLease,
 }
 
@@ -68,23 +68,25 @@ fn read(
     core: &Core,
     sql: &Statements<'_>,
     jobs: &mut [Job],
-    look: impl FnOnce(&Statements<'_>) -> Result<Meta, StoreError>,
+    check: impl FnOnce(&Statements<'_>) -> Result<Meta, StoreError>,
 ) -> Result<Snapshot, StoreError> {
     let _snapshot = ReadTransaction::begin(sql)?;
-    let meta = look(sql)?;
+    // The first read fixes the snapshot. The files are checked inside it, so that a replaced database is never served.
+    let meta = check(sql)?;
     core.note_seen(meta.revision);
     let time = &core.options.time;
     let mut tables = Tables::new(sql, meta, time.boot(), time.wall_ms());
+    // Only a write can expire a lease, and a snapshot cannot write.
     if tables.has_due()? {
         return Ok(Snapshot::HasDueLease);
     }
     for job in jobs {
         job.run(&mut tables)?;
     }
-    Ok(Snapshot::Answers)
+    Ok(Snapshot::Served)
 }
 
-/// A snapshot, until it is dropped. Those who keep one for long let the write-ahead log grow.
+/// A snapshot, until it is dropped. While it is open, the write-ahead log grows.
 pub(super) struct ReadTransaction<'s, 'c>(&'s Statements<'c>);
 
 impl<'s, 'c> ReadTransaction<'s, 'c> {
@@ -99,7 +101,7 @@ impl Drop for ReadTransaction<'_, '_> {
         if !self.0.connection().is_autocommit()
             && let Err(error) = self.0.execute(Query::Commit, [])
         {
-            tracing::warn!(%error, "snapshot could not be ended");
+            tracing::warn!(%error, "snapshot not ended");
         }
     }
 }

@@ -1,14 +1,14 @@
-//! The revision that was never passed: what keeps tokens from repeating when the store itself has forgotten.
+//! The reserved revision: it keeps tokens from repeating when the store itself has lost its last revisions.
 //!
 //! A write-ahead log that is removed after a crash, or lost with the power, takes the last revisions with it, and
-//! SQLite opens the rest without a word. Tokens that were handed out would then be handed out again. So a file beside the
-//! store says, on disk, a number that no revision has passed; whoever opens a store that went back continues from there.
+//! SQLite opens the database without an error. Tokens that were handed out would then be handed out again. So a file beside the
+//! store holds, on disk, a revision that no commit has passed. An opener that finds a store with lost revisions continues from there.
 //!
 //! Two more records are not forced to disk, because they only have to outlive processes: the revision that was last committed, and
-//! the identity of the database. A store below the first has lost something; another identity means that the files are a copy, and
-//! the original may have gone further.
+//! the identity of the database. A store below the first has lost commits; another identity means that the files are a copy, and
+//! the original may have higher revisions.
 //!
-//! **Invariant**: no revision above the number in the file is ever committed.
+//! **Invariant**: no revision above the reserved one is ever committed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,14 +20,14 @@ use crate::store::file::rows::REVISION_MAX;
 use crate::store::file::side_file;
 use crate::store::{Revision, StoreError};
 
-/// How far ahead the number runs: the disk is waited for once in so many revisions. Halving it doubles the waits;
+/// How many revisions are reserved at once: a commit waits for the disk once in so many revisions. Halving it doubles the waits;
 /// doubling it doubles the jump after a crash of the machine, which costs nothing but digits.
 pub(super) const RESERVED: i64 = 4_096;
 
-/// The number, twice: as it is and with every bit turned over, so that a torn write is noticed.
+/// A number, twice: as it is and with every bit inverted, so that a torn write is detected.
 const RECORD_BYTES: usize = 16;
 
-/// Where the records lie: the reserve, the last committed revision, and the identity of the database with a second copy.
+/// The offsets of the records: the reserved revision, the last committed revision, and the identity of the database with a second copy.
 const RESERVE_AT: u64 = 0;
 const LAST_AT: u64 = 16;
 const IDENTITY_AT: u64 = 32;
@@ -37,16 +37,16 @@ const IDENTITY_AT: u64 = 32;
 ///
 /// A store never makes a million revisions each second, so every revision that an earlier store under the same path ever handed
 /// out is smaller. It stays below 2^53, which JSON numbers hold exactly, until the year 2255. A wall clock that was set back is
-/// the one thing that breaks this rule; the reserve still holds where its file is left.
+/// the one thing that breaks this rule; the reserved revision still holds if its file exists.
 pub(super) fn first_revision(wall_ms: i64) -> Revision {
     Revision(wall_ms.saturating_mul(1_000).clamp(1, REVISION_MAX / 2))
 }
 
-/// The file with the number.
+/// The file with the reserved revision.
 #[derive(Debug)]
 pub(super) struct RevisionReserve {
     file: File,
-    /// The number when it was last looked at; others may have raised it since.
+    /// The reserved revision when it was last read; other processes may have raised it since.
     known: Revision,
     what: String,
 }
@@ -63,16 +63,16 @@ impl RevisionReserve {
             sync().map_err(|error| of_side_file(&what, &error))?;
         }
         let mut reserve = RevisionReserve { file, known: Revision::ZERO, what };
-        reserve.look()?;
+        reserve.refresh()?;
         Ok(reserve)
     }
 
-    /// The number; zero if the file is new or was destroyed.
+    /// Returns the reserved revision; zero if the file is new or was destroyed.
     pub(super) fn known(&self) -> Revision {
         self.known
     }
 
-    /// The revision that was last noted; zero if none was, or if the record is damaged.
+    /// Returns the revision that was last noted; zero if none was, or if the record is damaged.
     pub(super) fn last(&self) -> Result<Revision, StoreError> {
         Ok(self.read(LAST_AT)?.unwrap_or(Revision::ZERO))
     }
@@ -80,23 +80,23 @@ impl RevisionReserve {
     /// Notes a committed revision. A note that cannot be written only makes a later loss harder to detect.
     pub(super) fn note(&self, committed: Revision) {
         if let Err(error) = self.file.write_all_at(&record(committed), LAST_AT) {
-            tracing::debug!(file = self.what, %error, "committed revision could not be noted");
+            tracing::debug!(file = self.what, %error, "committed revision not recorded");
         }
     }
 
     /// Notes to which database the file belongs; returns whether it belonged to another one.
     pub(super) fn adopt(&self, database: FileIdentity) -> Result<bool, StoreError> {
-        let ours = [database.bytes(), database.bytes()].concat();
-        let mut found = vec![0; ours.len()];
+        let wanted = [database.bytes(), database.bytes()].concat();
+        let mut found = vec![0; wanted.len()];
         let cannot = |error: &std::io::Error| of_side_file(&self.what, error);
         match self.file.read_exact_at(&mut found, IDENTITY_AT) {
-            Ok(()) if found == ours => return Ok(false),
+            Ok(()) if found == wanted => return Ok(false),
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
             Err(error) => return Err(cannot(&error)),
         }
-        self.file.write_all_at(&ours, IDENTITY_AT).map_err(|error| cannot(&error))?;
-        // A torn or missing record says nothing about the database.
+        self.file.write_all_at(&wanted, IDENTITY_AT).map_err(|error| cannot(&error))?;
+        // A torn or missing record does not identify a database.
         Ok(found[..16] == found[16..] && found.iter().any(|byte| *byte != 0))
     }
 
@@ -105,11 +105,11 @@ impl RevisionReserve {
         if next <= self.known {
             return Ok(());
         }
-        self.look()?;
+        self.refresh()?;
         if next <= self.known {
             return Ok(());
         }
-        // Counted from what is committed: a crash right here must not look like a store that went back.
+        // Counted from the committed revision: a crash right here must not look like lost revisions.
         self.raise(next.max(Revision(committed.0.saturating_add(RESERVED))))
     }
 
@@ -123,7 +123,7 @@ impl RevisionReserve {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<(), StoreError> {
+    fn refresh(&mut self) -> Result<(), StoreError> {
         self.known = self.known.max(self.read(RESERVE_AT)?.unwrap_or(Revision::ZERO));
         Ok(())
     }
@@ -173,10 +173,10 @@ mod tests {
     fn reserve_of_another_process_is_never_lowered() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.db.epoch");
-        let mut ours = RevisionReserve::open(&path).unwrap();
-        ours.ensure(Revision(1), Revision(2)).unwrap();
+        let mut own = RevisionReserve::open(&path).unwrap();
+        own.ensure(Revision(1), Revision(2)).unwrap();
         RevisionReserve::open(&path).unwrap().ensure(Revision(9_000), Revision(9_001)).unwrap();
-        ours.ensure(Revision(4_097), Revision(4_098)).unwrap();
+        own.ensure(Revision(4_097), Revision(4_098)).unwrap();
         assert_eq!(RevisionReserve::open(&path).unwrap().known(), Revision(9_000 + RESERVED));
     }
 
@@ -203,7 +203,7 @@ mod tests {
             std::fs::write(&path, "").unwrap();
             FileIdentity::at(&path).unwrap().unwrap()
         });
-        assert!(!reserve.adopt(one).unwrap(), "a new file belonged to none");
+        assert!(!reserve.adopt(one).unwrap(), "a new file belongs to no database");
         let again = RevisionReserve::open(&path).unwrap();
         assert_eq!((again.last().unwrap(), again.known()), (Revision(7), Revision::ZERO));
         assert!(!again.adopt(one).unwrap());

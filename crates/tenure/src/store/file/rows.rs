@@ -1,7 +1,7 @@
 //! The rows of a store file inside one SQLite transaction: what the evaluator of the core works on.
 //!
-//! It decides nothing about conditions, versions or limits. It only remembers where in history it is: several
-//! transactions of ours may share one of SQLite's, and each must see the revisions of those before it.
+//! It decides nothing about conditions, versions or limits. It only keeps the current revision: several store
+//! transactions may share one SQLite transaction, and each must see the revisions of those before it.
 //!
 //! **Invariant**: `meta.revision` is the newest sealed revision; rows of the one after it are written but not yet sealed
 //! exactly while `written > 0`.
@@ -17,7 +17,7 @@ use crate::store::file::sql::{Query, Statements};
 use crate::store::file::time::floor_ms;
 use crate::store::{Change, KeyValue, LeaseId, Revision, Selection, StoreError, StoreReplaced};
 
-/// The largest revision that is believed: a million changes each second for a hundred thousand years come nowhere near it.
+/// The largest revision that is accepted: a million changes each second for a hundred thousand years come nowhere near it.
 pub(super) const REVISION_MAX: i64 = i64::MAX / 2;
 
 /// The row that every transaction reads first.
@@ -30,7 +30,7 @@ pub(super) struct Meta {
     pub(super) compacted: Revision,
     /// Up to here, rows that compaction made useless are gone from the log.
     pub(super) swept: Revision,
-    /// When compaction was last asked for, in boot time.
+    /// The time of the last compaction, in boot time.
     pub(super) compacted_at_ms: i64,
 }
 
@@ -51,7 +51,7 @@ impl Meta {
         meta.map_err(before_commit)?.plausible()
     }
 
-    /// Refuses numbers that no store of ours ever wrote: counting on from them would overflow.
+    /// Refuses numbers that no store ever writes: counting on from them would overflow.
     fn plausible(self) -> Result<Meta, StoreError> {
         for (name, Revision(number)) in
             [("revision", self.revision), ("compacted", self.compacted), ("swept", self.swept)]
@@ -63,11 +63,11 @@ impl Meta {
         Ok(self)
     }
 
-    /// Refuses to go on with a file that is no longer the store it was.
+    /// Fails if the file is no longer the same store.
     pub(super) fn check(&self, store_id: &[u8; 16], seen: Revision) -> Result<(), StoreError> {
         if self.format != FORMAT {
             let found = self.format;
-            return Err(StoreError::Replaced(StoreReplaced::FormatChanged { found, ours: FORMAT }));
+            return Err(StoreError::Replaced(StoreReplaced::FormatChanged { found, supported: FORMAT }));
         }
         if self.store_id != *store_id {
             let [expected, found] = [store_id, &self.store_id].map(show_id);
@@ -91,7 +91,7 @@ pub(super) struct Tables<'s, 'c> {
     pub(super) meta: Meta,
     /// What time it is in this transaction.
     pub(super) now: Moment,
-    /// What the wall clock says, for leases that outlive this boot.
+    /// The wall clock, for leases that outlive this boot.
     pub(super) wall_ms: i64,
     /// Rows of the revision that is being written.
     written: i64,
@@ -104,7 +104,7 @@ impl<'s, 'c> Tables<'s, 'c> {
         Tables { sql, meta, now, wall_ms, written: 0, before: meta }
     }
 
-    /// Makes what was written since the last call a revision. Called after each transaction of ours.
+    /// Makes what was written since the last call a revision. Called after each store transaction.
     pub(super) fn seal(&mut self) {
         if self.written > 0 {
             self.meta.revision = self.meta.revision.next();
@@ -213,7 +213,7 @@ impl Rows for Tables<'_, '_> {
     }
 }
 
-/// SQLite's way to say "no limit" is a negative one.
+/// To SQLite a negative limit means none.
 fn sql_limit(limit: Option<usize>) -> i64 {
     limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX))
 }
@@ -242,7 +242,7 @@ mod tests {
 
     /// Found by the fuzz target `file_log`: counting on from such a number overflowed.
     #[test]
-    fn a_revision_that_nobody_can_have_reached_is_refused() {
+    fn unreachable_revision_is_refused() {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
         schema::create(&connection, "boot", Revision(1)).unwrap();
         assert!(Meta::read(&Statements::new(&connection)).is_ok());

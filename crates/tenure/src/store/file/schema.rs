@@ -1,6 +1,6 @@
 //! The format of a store file: tables, pragmas and versions. What is written here is part of the specification.
 //!
-//! Current rows and history are separate tables: a read of what is now never wades through what was. `meta` is one row
+//! Current rows and history are separate tables: a read of the current state never scans history. `meta` is one row
 //! that every transaction reads first, so a change of format or of identity is noticed before anything is written.
 
 use rusqlite::config::DbConfig;
@@ -11,7 +11,7 @@ use crate::store::{Durability, Revision, StoreError, UnusableStore};
 
 use std::path::Path;
 
-/// "TENU": says to SQLite's tools, and to us, whose file this is.
+/// "TENU": identifies the file as a store, also for SQLite's tools.
 pub(super) const APPLICATION_ID: i32 = 0x5445_4E55;
 
 /// The format that this program reads and writes. A file of a newer one is refused, one of an older one is migrated.
@@ -31,7 +31,7 @@ const WAL_BYTES_KEPT: u32 = 40 << 20;
 ///   delete. `at` is boot time in milliseconds.
 /// * `lease`: `deadline` is boot time in milliseconds, `wall_deadline` the same moment on the wall clock, which counts only
 ///   when the boot id has changed.
-/// * `meta`: `swept` is how far rows below `compact` were removed, `compact_at` when `compact` was last asked for.
+/// * `meta`: `swept` is how far rows below `compact` were removed, `compact_at` is the time of the last compaction.
 const TABLES: &str = "
 CREATE TABLE meta (
     id          INTEGER PRIMARY KEY CHECK (id = 1),
@@ -98,7 +98,7 @@ pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection,
     Ok(connection)
 }
 
-/// Whether there is a store in the file already; refuses what is neither a store nor empty, and what is newer than us.
+/// Whether there is a store in the file already; refuses what is neither a store nor empty, and a format that is newer than this program.
 pub(super) fn is_store(connection: &Connection) -> Result<bool, StoreError> {
     let pragma = |name: &str| -> Result<i32, StoreError> {
         connection.pragma_query_value(None, name, |row| row.get(0)).map_err(before_commit)
@@ -118,14 +118,14 @@ pub(super) fn is_store(connection: &Connection) -> Result<bool, StoreError> {
     match found {
         0 => Err(StoreError::Unusable(UnusableStore::NotAStore("a store without a format".into()))),
         FORMAT => Ok(true),
-        _ => Err(StoreError::Unusable(UnusableStore::NewerFormat { found, ours: FORMAT })),
+        _ => Err(StoreError::Unusable(UnusableStore::NewerFormat { found, supported: FORMAT })),
     }
 }
 
-/// Refuses a file that is neither a store nor an empty database, without a lock and without leaving anything behind; only for a file that
-/// nobody has open as a store.
+/// Refuses a file that is neither a store nor an empty database, without a lock and without leaving anything behind. Only for a file that
+/// no process has open as a store.
 ///
-/// SQLite itself looks: were the file opened and closed by anybody else in this process, SQLite's locks on it would be gone.
+/// The check opens the file through SQLite: any other descriptor of the file drops SQLite's locks when this process closes it.
 pub(super) fn peek(path: &Path) -> Result<(), StoreError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'-' | b'_');
     let mut uri = String::from("file:");

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_open_to_all_users_needs_the_sticky_bit() {
+    fn world_writable_folder_needs_sticky_bit() {
         let folder = tempfile::tempdir().unwrap();
         for (mode, is_accepted) in
             [(0o700, true), (0o755, true), (0o770, true), (0o1777, true), (0o777, false), (0o702, false)]

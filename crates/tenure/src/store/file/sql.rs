@@ -1,4 +1,4 @@
-//! Every question that is put to the tables while a store is in use, prepared once for each connection.
+//! Every query of a store in use, prepared once for each connection.
 
 use std::cell::RefCell;
 
@@ -105,7 +105,7 @@ impl<'c> Statements<'c> {
         run(statement)
     }
 
-    /// Gives an order that returns nothing; says how many rows it changed.
+    /// Executes a statement without rows; returns how many rows it changed.
     pub(super) fn execute(&self, query: Query, params: impl rusqlite::Params) -> Result<usize, StoreError> {
         self.with(query, |statement| statement.execute(params)).map_err(before_commit)
     }
@@ -118,7 +118,7 @@ mod tests {
     use crate::store::file::schema;
 
     #[test]
-    fn every_question_fits_the_tables() {
+    fn every_query_fits_the_tables() {
         let connection = Connection::open_in_memory().unwrap();
         schema::create(&connection, "boot", Revision(1)).unwrap();
         for sql in SQL {
@@ -128,7 +128,7 @@ mod tests {
 
     /// The plan decides whether a question costs microseconds or a walk over all of history.
     #[test]
-    fn no_question_walks_over_a_whole_table() {
+    fn no_query_scans_a_whole_table() {
         let connection = Connection::open_in_memory().unwrap();
         schema::create(&connection, "boot", Revision(1)).unwrap();
         for sql in SQL.iter().filter(|sql| !sql.contains("meta") && !sql.ends_with("ORDER BY id")) {

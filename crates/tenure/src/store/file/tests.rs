@@ -15,7 +15,7 @@ use crate::store::{Durability, Get, LeaseId, Limits, Renewal, Revision, Store, S
 const HOUR: Duration = Duration::from_secs(3_600);
 const HOUR_MS: i64 = 3_600_000;
 
-/// A machine whose clocks the test sets.
+/// A machine with clocks that the test sets.
 #[derive(Clone)]
 struct Machine(Arc<Mutex<Clocks>>);
 
@@ -92,14 +92,14 @@ async fn is_held(store: &Store) -> bool {
 
 /// X14.
 #[tokio::test]
-async fn a_stepped_wall_clock_changes_no_lease_within_one_boot() {
+async fn wall_clock_step_changes_no_lease() {
     for step_ms in [HOUR_MS, -HOUR_MS, 1_000 * HOUR_MS] {
         let home = Home::new();
         let (store, lease) = home.with_lease().await;
         home.machine.set(|clocks| clocks.wall_ms += step_ms);
         let view = store.lease(lease).await.unwrap().unwrap();
         assert_eq!((view.granted, view.remaining), (HOUR, HOUR), "{step_ms}");
-        // A process that comes later believes the wall clock no more than we do.
+        // A process that opens the store later ignores the wall clock too.
         let later = home.open().await;
         home.machine.pass(HOUR - Duration::from_millis(1));
         assert!(is_held(&later).await && is_held(&store).await, "{step_ms}");
@@ -111,7 +111,7 @@ async fn a_stepped_wall_clock_changes_no_lease_within_one_boot() {
 }
 
 #[tokio::test]
-async fn a_lease_goes_on_running_while_nobody_has_the_store_open() {
+async fn lease_runs_while_store_is_closed() {
     let home = Home::new();
     let (store, lease) = home.with_lease().await;
     store.close().await;
@@ -125,7 +125,7 @@ async fn a_lease_goes_on_running_while_nobody_has_the_store_open() {
 }
 
 #[tokio::test]
-async fn a_reboot_leaves_a_lease_what_the_wall_clock_says_and_never_more_than_its_ttl() {
+async fn lease_after_reboot_ends_within_its_ttl() {
     for (away_ms, left) in [
         (HOUR_MS / 4, Some(HOUR - HOUR / 4)),
         (HOUR_MS, None),
@@ -174,9 +174,9 @@ async fn renewed_lease_keeps_its_renewal_over_a_reboot() {
     assert!(is_held(&store).await);
 }
 
-/// The power may have taken the last commits away: whatever the file says, go on above all that was handed out.
+/// A power loss may have removed the last commits. Revisions continue above every one that was handed out.
 #[tokio::test]
-async fn after_a_reboot_revisions_go_on_above_the_ceiling_and_history_begins_anew() {
+async fn revisions_continue_above_reserve_after_reboot() {
     let home = Home::new();
     let store = home.open().await;
     let last = store.put("/a", "1").await.unwrap();
@@ -198,7 +198,7 @@ async fn after_a_reboot_revisions_go_on_above_the_ceiling_and_history_begins_ane
 }
 
 #[tokio::test]
-async fn what_is_said_of_the_store_is_what_was_asked_for() {
+async fn store_info_reports_chosen_options() {
     let folder = tempfile::tempdir().unwrap();
     let open =
         async |options: FileOptions| Store::new(options.open(folder.path().join("store.db")).await.unwrap());

@@ -1,7 +1,7 @@
 //! The clocks of a store file: boot time for everything, the wall clock only to carry leases over a reboot.
 //!
-//! All processes of a machine read the same boot time, it counts suspend, and nobody can step it. It begins anew with
-//! each boot, so the file also notes which boot it speaks of, and what the wall clock said.
+//! All processes of a machine read the same boot time. It counts suspend and cannot be set. It restarts with
+//! each boot, so the file also stores the boot id and the wall clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,12 +10,12 @@ use tenure_core::time::Moment;
 use crate::clock::{BootClock, Clock};
 use crate::store::{Cause, StoreError};
 
-/// Where a store file takes its time from; exchanged in tests only.
+/// The clocks of a store file; replaced in tests only.
 pub(super) trait Time: Send + Sync + 'static {
     /// Time since boot.
     fn boot(&self) -> Moment;
 
-    /// What the wall clock says, in milliseconds since 1970. It may jump.
+    /// The wall clock, in milliseconds since 1970. It may jump.
     fn wall_ms(&self) -> i64;
 
     /// Which boot this is.
@@ -37,9 +37,7 @@ impl Time for MachineTime {
 
     fn boot_id(&self) -> Result<String, StoreError> {
         let id = read_boot_id().map_err(|error| {
-            StoreError::Unavailable(Cause::new(format!(
-                "cannot tell which boot of the machine this is: {error}"
-            )))
+            StoreError::Unavailable(Cause::new(format!("cannot read the boot id of the machine: {error}")))
         })?;
         Ok(id.trim().to_owned())
     }
@@ -80,7 +78,7 @@ pub(super) fn ceil_ms(duration: Duration) -> i64 {
     if duration.subsec_nanos().is_multiple_of(1_000_000) { whole } else { whole.saturating_add(1) }
 }
 
-/// A duration of so many milliseconds; none are negative, whatever a file says.
+/// A duration of so many milliseconds. A negative number, which only a damaged file contains, becomes zero.
 pub(super) fn duration(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
@@ -90,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_is_rounded_so_that_a_lease_never_ends_early() {
+    fn deadline_rounding_never_ends_lease_early() {
         let now = Moment::after_origin(Duration::from_micros(10_001));
         let deadline = deadline_ms(now, 5);
         assert_eq!(deadline, 16);
@@ -101,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_knows_its_boot() {
+    fn machine_knows_its_boot() {
         let id = MachineTime.boot_id().unwrap();
         assert!(!id.is_empty());
         assert_eq!(id, MachineTime.boot_id().unwrap());

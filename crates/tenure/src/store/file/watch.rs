@@ -1,4 +1,4 @@
-//! One watch: first what was, read from the log in helpings, then what is, taken from the shared tail.
+//! One watch: it reads history from the log in parts, and then takes new changes from the shared tail.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -32,9 +32,9 @@ pub(super) struct FileWatch {
 enum FileWatchState {
     /// Takes from the tail.
     Live,
-    /// Waits for a helping of the log.
+    /// Waits for a part of the log.
     Reading(oneshot::Receiver<Result<LogSlice, StoreError>>),
-    /// Hands out a helping of the log, which was read up to a revision.
+    /// Returns a part of the log, which was read up to a revision.
     Serving(VecDeque<LogBatch>, Revision),
     Over,
 }
@@ -49,7 +49,7 @@ impl FileWatch {
         FileWatch { running, id, select, previous, state: FileWatchState::Live }
     }
 
-    /// The next item; none if there is nothing to tell now.
+    /// Returns the next item; none if there is none now.
     fn next(&mut self, context: &mut Context<'_>) -> Option<Result<WatchItem, WatchError>> {
         loop {
             match &mut self.state {
@@ -60,6 +60,7 @@ impl FileWatch {
                         self.running.core.hub.delivered(self.id, revision);
                         return Some(Ok(WatchItem::Batch { revision, changes }));
                     }
+                    // Up to the end of the read, beyond the last selected change.
                     self.running.core.hub.delivered(self.id, up_to);
                     self.state = FileWatchState::Live;
                 }
@@ -79,6 +80,7 @@ impl FileWatch {
                     NextChange::Over(error) => return Some(Err(WatchError::Lost(error))),
                     NextChange::Compacted(at) => return Some(Err(WatchError::Compacted { at })),
                     NextChange::Batch(batch) => {
+                        // Also if none of its changes is selected: the watcher must not stay at this revision.
                         self.running.core.hub.delivered(self.id, batch.revision);
                         let changes = self.own(&batch.changes);
                         if !changes.is_empty() {
@@ -93,7 +95,7 @@ impl FileWatch {
         }
     }
 
-    /// The changes that were selected, as they were asked for.
+    /// The selected changes, with or without previous values as requested.
     fn own(&self, changes: &[Change]) -> Vec<Change> {
         let selected = changes.iter().filter(|change| self.select.contains(change.key())).cloned();
         match self.previous {
@@ -102,10 +104,11 @@ impl FileWatch {
         }
     }
 
-    /// Asks for a helping of the log.
+    /// Requests a part of the log.
     fn read(&self, after: Revision, up_to: Revision) -> oneshot::Receiver<Result<LogSlice, StoreError>> {
         let (select, previous) = (self.select.clone(), self.previous);
         let (job, answer) = Job::new(0, move |tables| {
+            // Inside the snapshot of the read: a compaction may have come after the check of the hub.
             if after < tables.compacted() {
                 return Err(StoreError::Compacted { at: Some(tables.compacted()) });
             }

@@ -1,8 +1,8 @@
-//! The thread that does every change: one SQLite transaction for all who wait at that moment.
+//! The thread that applies every change: one SQLite transaction for all writes that wait at that moment.
 //!
-//! It never waits for company: whoever comes while it waits for the lock or for the disk is in the next group.
+//! It never waits for more writes: those that arrive while it waits for the lock or for the disk are in the next group.
 //!
-//! **Invariant**: an answer is given after COMMIT, and an error other than `Ambiguous` only after a rollback.
+//! **Invariant**: a result is sent after COMMIT, and an error other than `Ambiguous` only after a rollback.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,19 +23,19 @@ use crate::store::file::sql::{Query, Statements};
 use crate::store::file::{follower, reader};
 use crate::store::{Cause, StoreError};
 
-/// How much one SQLite transaction carries: beyond 64 little is gained, and the others wait for all of it.
+/// How much one SQLite transaction carries: beyond 64 jobs little is gained, and every caller waits for all of it.
 const GROUP_LEN_MAX: usize = 256;
 const GROUP_BYTES_MAX: usize = 1 << 20;
 
-/// How long nobody looks again for history that is old enough to be forgotten.
+/// How long the writer waits before it checks again for history that is old enough to be compacted.
 const RETAIN_EVERY: Duration = Duration::from_secs(1);
 
 /// How long an opener waits for processes that use files which were removed or renamed. They notice within milliseconds and stop
-/// what relies on them; a command that does not stop takes longer. It must be less than the five seconds after which the opener gets `Busy`.
+/// what relies on them; a command that does not stop takes longer. This must be less than the five seconds after which the opener gets `Busy`.
 const LEAVE_WITHIN: Duration = Duration::from_secs(3);
 
-/// How often it looks meanwhile.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How often an opener polls meanwhile.
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// Opens the store and serves it until the end.
 pub(super) fn run(core: &Arc<Core>) {
@@ -54,12 +54,14 @@ fn serve(core: &Arc<Core>) -> Result<(), StoreError> {
         if core.is_over() {
             return Ok(());
         }
-        match look(core, &mut occupancy, until)? {
+        match check_occupancy(core, &mut occupancy, until)? {
             Occupied::No => break turn,
+            // Released while sleeping: another opener may need the lock meanwhile.
             Occupied::ByOthers => drop(turn),
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_EVERY);
     };
+    // Still inside the write lock that `turn` holds: no other process can create the store at the same time.
     let opened = open(core, &mut occupancy);
     // Kept with the handle, also if opening failed: SQLite may have the database open until the end of this function.
     core.keep_occupancy(occupancy);
@@ -93,9 +95,9 @@ fn serve(core: &Arc<Core>) -> Result<(), StoreError> {
 }
 
 /// Whether processes use other files that had the path of this store. Called inside the write lock.
-fn look(core: &Core, occupancy: &mut Occupancy, until: Instant) -> Result<Occupied, StoreError> {
+fn check_occupancy(core: &Core, occupancy: &mut Occupancy, until: Instant) -> Result<Occupied, StoreError> {
     core.paths.refuse_second_names()?;
-    let occupied = occupancy.look(&core.paths)?;
+    let occupied = occupancy.check(&core.paths)?;
     if occupied == Occupied::ByOthers && Instant::now() >= until {
         let path = core.paths.database.display();
         let reason = format!("processes still use files of a store that were removed or renamed at {path}");
@@ -112,9 +114,9 @@ struct Writer<'c> {
     reserve: RevisionReserve,
     notifier: CommitNotifier,
     store_id: [u8; 16],
-    /// Not before this does it look for history to forget.
+    /// Not before this does it check for history to compact.
     retain_after: Instant,
-    /// How long until forgotten rows may be removed, if there are any.
+    /// How long until compacted rows may be deleted, if there are any.
     sweep_in: Option<Duration>,
 }
 
@@ -124,47 +126,48 @@ impl Writer<'_> {
             match self.core.writes.wait(self.sweep_in) {
                 QueueWakeup::Over => return,
                 QueueWakeup::Jobs => self.write_group(),
-                QueueWakeup::Idle => self.forget(),
+                QueueWakeup::Idle => self.compact_step(),
             }
         }
     }
 
-    /// One transaction for all who wait now.
+    /// One transaction for all jobs that wait now.
     fn write_group(&mut self) {
         let core = self.core;
-        // Somebody looks after those who come while this one waits for the lock or the disk.
+        // The watchdog must see jobs that arrive while this thread sleeps on the lock or the disk.
         core.watchdog.arm();
         let mut jobs = Vec::new();
         let outcome = self.transact(|tables| {
-            // Taken only now: whoever came while we waited for the lock is in.
+            // Taken only now, so that jobs that arrived while this thread waited for the lock are in the group.
             jobs = core.writes.take(GROUP_LEN_MAX, GROUP_BYTES_MAX);
             run_all(&mut jobs, tables)
         });
         match outcome {
             Ok(meta) => {
                 jobs.into_iter().for_each(Job::finish);
-                self.forget_some(&meta);
+                self.compact_some(&meta);
             }
             Err(error) => self.recover(jobs, &error),
         }
     }
 
-    /// What to do with a group whose transaction came to nothing.
+    /// Handles a group after its transaction failed.
     fn recover(&mut self, jobs: Vec<Job>, error: &StoreError) {
         if error.is_fatal() {
             self.core.end(error);
         }
         if jobs.is_empty() && !matches!(error, StoreError::Busy(_)) {
-            // It failed before anybody was taken: they would all meet the same.
+            // The transaction failed before any job was taken: all jobs would fail in the same way.
             self.core.writes.take(usize::MAX, usize::MAX).into_iter().for_each(|job| job.fail(error.clone()));
         }
+        // An ambiguous COMMIT must not be repeated: it may have been applied.
         let is_settled = jobs.len() <= 1 || error.is_fatal() || error.is_ambiguous();
         for mut job in jobs {
             if is_settled {
                 job.fail(error.clone());
                 continue;
             }
-            // One of them met a full disk, say: the others need not share its fate.
+            // One job may have failed the group, for example on a full disk. Alone, the others can succeed.
             match self.transact(|tables| run_all(std::slice::from_mut(&mut job), tables)) {
                 Ok(_) => job.finish(),
                 Err(error) => {
@@ -177,18 +180,18 @@ impl Writer<'_> {
         }
     }
 
-    /// Forgets some history after a write, if there is more than must be kept.
-    fn forget_some(&mut self, meta: &Meta) {
+    /// Compacts some history after a write, if there is more than must be kept.
+    fn compact_some(&mut self, meta: &Meta) {
         let keep = i64::try_from(self.core.options.retention.revisions).unwrap_or(i64::MAX);
         let kept = meta.revision.0 - meta.compacted.0;
         let is_much = kept > keep.saturating_add(STEP_REVISIONS) && Instant::now() >= self.retain_after;
         if is_much || self.sweep_in == Some(Duration::ZERO) {
-            self.forget();
+            self.compact_step();
         }
     }
 
-    /// Takes one step of forgetting, in a transaction of its own.
-    fn forget(&mut self) {
+    /// Takes one step of compaction, in a transaction of its own.
+    fn compact_step(&mut self) {
         let retention = self.core.options.retention;
         let mut has_retained = false;
         let outcome = self.transact(|tables| {
@@ -202,8 +205,8 @@ impl Writer<'_> {
             self.retain_after = Instant::now() + RETAIN_EVERY;
         }
         if let Err(error) = outcome {
-            // Nobody asked for it, and the next write tries again.
-            tracing::debug!(%error, "history could not be forgotten");
+            // No caller waits for it, and the next write tries again.
+            tracing::debug!(%error, "compaction failed");
             self.sweep_in = None;
             if error.is_fatal() {
                 self.core.end(&error);
@@ -211,26 +214,30 @@ impl Writer<'_> {
         }
     }
 
-    /// One SQLite transaction, from the queue for the lock to the notifier.
+    /// One SQLite transaction, from the queue for the lock to the notification.
     fn transact(
         &mut self,
         work: impl FnOnce(&mut Tables<'_, '_>) -> Result<(), StoreError>,
     ) -> Result<Meta, StoreError> {
         let Writer { core, sql, queue, files, reserve, notifier, store_id, sweep_in, .. } = self;
         let turn = queue.wait(|| core.watchdog.arm())?;
-        // The notifier may have lost the store meanwhile: its reason counts, not that the store is closed.
+        // The store may have been lost while this thread waited; that reason is reported, not `Closed`.
         core.check_open()?;
+        // Immediate, so that the first read already holds SQLite's lock: a deferred transaction could fail at its first write.
         sql.execute(Query::BeginImmediate, [])?;
         let mut transaction = OpenTransaction { sql, is_done: false };
 
+        // Inside the lock and before any row is used: the files, the identity of the store, and that no revision was lost.
         files.check()?;
         let meta = Meta::read(sql)?;
         meta.check(store_id, core.seen())?;
         let time = &core.options.time;
         let mut tables = Tables::new(sql, meta, time.boot(), time.wall_ms());
+        // Before the work: it must not see, compare with or renew a lease that has ended.
         tables.reap()?;
         work(&mut tables)?;
         tables.write_meta()?;
+        // Before COMMIT: a committed revision above the reserved one could be used twice after a power loss.
         if tables.has_revisions() {
             reserve.ensure(tables.revision_before(), tables.meta.revision)?;
         }
@@ -240,23 +247,25 @@ impl Writer<'_> {
         let meta = tables.meta;
         if tables.has_revisions() {
             reserve.note(meta.revision);
-            notifier.ring();
+            notifier.notify();
         }
         *sweep_in = tables.sweep_in();
+        // Only now: a turn that failed is no progress, and must not keep waiting processes patient.
         turn.succeed();
         core.note_seen(meta.revision);
+        // A sooner deadline than the follower sleeps for.
         if core.note_deadline(deadline_ms) {
             core.wake_follower();
         }
         Ok(meta)
     }
 
-    /// Leaves everything in one file at the end, if nobody else is busy with it.
+    /// Moves the write-ahead log into the database at the end, unless another process is writing.
     fn tidy(&mut self) {
         let Writer { sql, queue, files, .. } = self;
         let Some(_turn) = queue.try_now() else { return };
         if files.check().is_ok() {
-            // Others may be reading; then it is left to them, or to whoever opens the store next.
+            // It fails while another process reads; then the last process, or the next opener, does it.
             let _ = sql.connection().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
         }
     }
@@ -265,6 +274,7 @@ impl Writer<'_> {
 /// Runs jobs one after another, each as a revision of its own.
 fn run_all(jobs: &mut [Job], tables: &mut Tables<'_, '_>) -> Result<(), StoreError> {
     for job in jobs {
+        // A refused job has written nothing, so the others of the group can continue.
         job.run(tables)?;
         tables.seal();
     }
@@ -287,12 +297,12 @@ impl OpenTransaction<'_, '_> {
 
 impl Drop for OpenTransaction<'_, '_> {
     fn drop(&mut self) {
-        // SQLite rolls back by itself after some errors.
+        // After some errors SQLite has rolled back by itself.
         if !self.is_done
             && !self.sql.connection().is_autocommit()
             && let Err(error) = self.sql.execute(Query::Rollback, [])
         {
-            tracing::warn!(%error, "transaction could not be rolled back");
+            tracing::warn!(%error, "rollback failed");
         }
     }
 }

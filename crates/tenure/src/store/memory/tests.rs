@@ -9,7 +9,7 @@ use crate::store::{Op, Store};
 const LIMITS: Limits = Limits { ttl_min: Duration::from_millis(1), ..Limits::EMBEDDED };
 
 #[tokio::test]
-async fn a_lease_ends_on_time_although_nobody_calls() {
+async fn lease_expires_on_time_without_requests() {
     let clock = VirtualClock::new();
     let store = Store::new(MemoryEngine::with_clock(clock.clone(), LIMITS));
     let lease = store.grant(Duration::from_millis(50), None).await.unwrap().id;
@@ -35,7 +35,7 @@ async fn closing_ends_watches_and_later_calls() {
 }
 
 #[tokio::test]
-async fn a_dropped_watch_leaves_nothing_behind() {
+async fn dropped_watch_leaves_nothing_behind() {
     let memory = MemoryEngine::new();
     let watch =
         memory.watch(Selection::everything(), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
@@ -45,7 +45,7 @@ async fn a_dropped_watch_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_dropped_store_ends_its_reaper() {
+async fn dropped_store_ends_its_reaper() {
     let memory = MemoryEngine::new();
     memory.grant(Duration::from_secs(60), None).await.unwrap();
     let bell = Arc::downgrade(&memory.shared.reaper);
@@ -56,7 +56,7 @@ async fn a_dropped_store_ends_its_reaper() {
 }
 
 #[tokio::test]
-async fn a_listing_longer_than_a_page_is_of_one_revision() {
+async fn paged_listing_is_of_one_revision() {
     let store = Store::memory();
     let puts = (0..2_500).map(|n| Op::put(format!("/k/{n:05}"), "v"));
     for outcome in store.apply_all(puts).await.unwrap() {

@@ -3,7 +3,7 @@
 //! Addresses of other systems carry a user and a password, and such an address is what is typed by mistake. An allow list decides: a part is shown
 //! only if it has the shape of a scheme, a host, a port or a path. A list of places where a password may be would miss the next one.
 
-/// Stands for everything that is not shown.
+/// Replaces everything that is not shown.
 const HIDDEN: &str = "…";
 
 /// A port has at most so many digits. A longer number may be a password.

@@ -22,7 +22,7 @@ pub(super) const LATE_MAX: Duration = Duration::from_secs(10);
 /// The time between two attempts to insert a key that is not free yet.
 const RETRY_EVERY: Duration = Duration::from_millis(5);
 
-/// A storage whose keys and values can be made of text.
+/// A storage with keys and values that can be made of text.
 pub(super) trait TextStorage: TtlStorage<Key: From<String>, Value: From<String>> {}
 
 impl<S: TtlStorage<Key: From<String>, Value: From<String>>> TextStorage for S {}

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use tenure::client::{CommandError, NodeCommandError, WaitCommandError};
 use tenure::store::{Condition, Op, Store, Txn};
+use tenure::task::CommandError;
 use tenure_core::command::{AfterDrain, BalanceMode, NodeCommand};
 use tenure_core::id::CommandId;
 use tenure_core::layout::Key;
 use tenure_core::record::{CommandOutcome, CommandRecord, Record, ResultRecord, Timestamp};
 use tenure_core::task::{TaskMessage, TaskState};
 
-use super::{Actor, client, id, layout, new, node, soon};
+use super::{Actor, client, id, layout, named, new, node, soon};
 use crate::membership::on_every_engine;
 
 /// How long after it was sent a command expires.
@@ -60,16 +60,16 @@ impl Actor {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
     on_every_engine(|store| async move {
-        let client = client(&store).named(node("alice"));
+        let client = named(&store, "alice").await;
         let actor = Actor::join(&store, "web-1").await;
         client.submit(new("t1")).await.unwrap();
         let leases = store.leases().await.unwrap().len();
-        let sent = client.command(&id("t1"), TaskMessage::Pause).await.unwrap();
+        let sent = client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
         assert_eq!(store.leases().await.unwrap().len(), leases, "a command has no lease");
         assert_eq!(sent.replaced, None);
         let waiting = {
             let sent = sent.clone();
-            tokio::spawn(async move { sent.wait(Duration::from_secs(20)).await })
+            tokio::spawn(async move { sent.reply().timeout(Duration::from_secs(20)).await })
         };
         let record = actor.obey("t1").await;
         assert_eq!((record.by.as_str(), record.command.as_str()), ("alice", "pause"));
@@ -79,7 +79,10 @@ async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
         let said = handled.to_string();
         assert!(said.starts_with("handled by web-1 in ") && said.ends_with(" ms"), "{said}");
         // Asked again, it says the same.
-        assert_eq!(soon(sent.wait(Duration::from_secs(20))).await.unwrap().by, node("web-1"));
+        assert_eq!(
+            soon(sent.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap().by,
+            node("web-1")
+        );
     })
     .await;
 }
@@ -87,19 +90,22 @@ async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_is_replaced_is_told_to_both_senders() {
     on_every_engine(|store| async move {
-        let (alice, bob) = (client(&store).named(node("alice")), client(&store).named(node("bob")));
+        let (alice, bob) = (named(&store, "alice").await, named(&store, "bob").await);
         let actor = Actor::join(&store, "web-1").await;
         alice.submit(new("t1")).await.unwrap();
-        let pause = alice.command(&id("t1"), TaskMessage::Pause).await.unwrap();
-        let kill = bob.command(&id("t1"), TaskMessage::Kill { reason: None }).await.unwrap();
+        let pause = alice.task(&id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
+        let kill = bob.task(&id("t1")).command(TaskMessage::Kill { reason: None }).no_reply().await.unwrap();
         let replaced = kill.replaced.clone().unwrap();
         assert_eq!(replaced.id.as_ref(), Some(pause.id()));
         assert_eq!((replaced.command.as_deref(), replaced.by.as_str()), (Some("pause"), "alice"));
-        let told = soon(pause.wait(Duration::from_secs(20))).await.unwrap();
+        let told = soon(pause.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap();
         assert_eq!((told.outcome, told.by.as_str()), (CommandOutcome::Replaced, "bob"));
         assert!(told.to_string().starts_with("replaced by bob in "));
         assert_eq!(actor.obey("t1").await.command, "kill", "the last one sent wins");
-        assert_eq!(soon(kill.wait(Duration::from_secs(20))).await.unwrap().outcome, CommandOutcome::Done);
+        assert_eq!(
+            soon(kill.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap().outcome,
+            CommandOutcome::Done
+        );
     })
     .await;
 }
@@ -116,7 +122,7 @@ async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
             tokio::spawn(async move {
                 // Whoever loses against so many others at once is told so, and sends again.
                 loop {
-                    match client.command(&id("t1"), TaskMessage::Pause).await {
+                    match client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await {
                         Ok(sent) => return sent,
                         Err(CommandError::Store(error)) if error.is_retryable() => {}
                         Err(error) => panic!("{error:?}"),
@@ -128,7 +134,9 @@ async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
         actor.obey("t1").await;
         let mut outcomes = Vec::new();
         for one in sent {
-            outcomes.push(soon(one.wait(Duration::from_secs(20))).await.unwrap().outcome);
+            outcomes.push(
+                soon(one.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap().outcome,
+            );
         }
         outcomes.sort_unstable();
         assert_eq!(outcomes[0], CommandOutcome::Done);
@@ -141,23 +149,21 @@ async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
 async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
     on_every_engine(|store| async move {
         let client = client(&store);
-        assert!(matches!(client.command(&id("t1"), TaskMessage::Pause).await, Err(CommandError::NotFound)));
         assert!(matches!(
-            client.command_node(&node("web-1"), NodeCommand::Freeze).await,
-            Err(NodeCommandError::NotFound)
+            client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await,
+            Err(CommandError::NotFound)
+        ));
+        assert!(matches!(
+            client.node(&node("web-1")).command(NodeCommand::Freeze).no_reply().await,
+            Err(CommandError::NotFound)
         ));
         super::is_bare(&store).await;
         assert_eq!(store.leases().await.unwrap().len(), 0);
         let actor = Actor::join(&store, "n").await;
         client.submit(new("t1")).await.unwrap();
         actor.say("t1", TaskMessage::Complete).await;
-        let ended = |sent| matches!(sent, Err(CommandError::Ended(TaskState::Completed)));
-        assert!(ended(client.command(&id("t1"), TaskMessage::Pause).await));
-        client.submit(new("t1")).await.unwrap();
-        assert!(
-            ended(client.command(&id("t1"), TaskMessage::Pause).await),
-            "submitted again it has still ended"
-        );
+        let ended = |sent| matches!(sent, Err(CommandError::Finished { state: TaskState::Completed }));
+        assert!(ended(client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await));
     })
     .await;
 }
@@ -166,10 +172,10 @@ async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
 async fn a_task_cannot_be_sent_to_sleep_in_the_past() {
     let client = client(&Store::memory());
     client.submit(new("t1")).await.unwrap();
-    let past = client.command(&id("t1"), TaskMessage::Sleep { until: Timestamp(5) }).await;
-    assert!(matches!(past, Err(CommandError::Past(Timestamp(5)))));
+    let past = client.task(&id("t1")).command(TaskMessage::Sleep { until: Timestamp(5) }).no_reply().await;
+    assert!(matches!(past, Err(CommandError::InvalidTime { until: Timestamp(5) })));
     let later = TaskMessage::Sleep { until: Timestamp(u64::MAX) };
-    assert!(client.command(&id("t1"), later).await.is_ok());
+    assert!(client.task(&id("t1")).command(later).no_reply().await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -177,9 +183,9 @@ async fn a_command_that_nobody_handles_is_told_as_that() {
     on_every_engine(|store| async move {
         let client = client(&store);
         client.submit(new("t1")).await.unwrap();
-        let sent = client.command(&id("t1"), TaskMessage::Pause).await.unwrap();
-        let late = sent.wait(Duration::from_millis(50)).await;
-        assert!(matches!(late, Err(WaitCommandError::Deadline(_))));
+        let sent = client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
+        let late = sent.reply().timeout(Duration::from_millis(50)).await;
+        assert!(matches!(late, Err(CommandError::Timeout { .. })));
         // It has no lease, and says itself when it expires.
         let key = layout().encode(&Key::TaskCommand(id("t1")));
         let pair = store.get_key(key.clone()).await.unwrap().unwrap();
@@ -187,13 +193,16 @@ async fn a_command_that_nobody_handles_is_told_as_that() {
         assert_eq!((pair.lease, record.expires_at), (None, Some(Timestamp(record.sent_at.0 + WEEK_MS))));
         // An operator deletes it.
         store.delete(tenure::store::Selection::key(key)).await.unwrap();
-        assert!(matches!(soon(sent.wait(Duration::from_secs(20))).await, Err(WaitCommandError::Gone)));
+        assert!(matches!(
+            soon(sent.reply().timeout(Duration::from_secs(20)).into_future()).await,
+            Err(CommandError::Deleted)
+        ));
         // The task is gone.
-        let sent = client.command(&id("t1"), TaskMessage::Pause).await.unwrap();
-        client.delete(&id("t1")).await.unwrap();
-        let told = soon(sent.wait(Duration::from_secs(20))).await.unwrap();
+        let sent = client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
+        client.task(&id("t1")).delete().await.unwrap();
+        let told = soon(sent.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap();
         assert_eq!(
-            (told.outcome, told.why.as_deref()),
+            (told.outcome, told.reason.as_deref()),
             (CommandOutcome::Expired, Some("the task was deleted"))
         );
     })
@@ -206,14 +215,18 @@ async fn a_command_to_an_earlier_life_does_not_reach_the_next() {
     on_every_engine(|store| async move {
         let client = client(&store);
         client.submit(new("t1")).await.unwrap();
-        let sent = client.command(&id("t1"), TaskMessage::Kill { reason: None }).await.unwrap();
+        let sent =
+            client.task(&id("t1")).command(TaskMessage::Kill { reason: None }).no_reply().await.unwrap();
         // As a foreign program deletes tasks.
         let key = layout().encode(&Key::Task(id("t1")));
         store.delete(tenure::store::Selection::key(key)).await.unwrap();
         client.submit(new("t1")).await.unwrap();
         let command = store.get_key(layout().encode(&Key::TaskCommand(id("t1")))).await.unwrap();
         assert_eq!(command, None);
-        assert!(matches!(soon(sent.wait(Duration::from_secs(20))).await, Err(WaitCommandError::Gone)));
+        assert!(matches!(
+            soon(sent.reply().timeout(Duration::from_secs(20)).into_future()).await,
+            Err(CommandError::Deleted)
+        ));
     })
     .await;
 }
@@ -236,9 +249,9 @@ async fn commands_to_a_node_wait_in_the_order_in_which_they_were_sent() {
         };
         let mut sent = Vec::new();
         for command in commands() {
-            sent.push(client.command_node(&node("web-1"), command).await.unwrap());
+            sent.push(client.node(&node("web-1")).command(command).no_reply().await.unwrap());
         }
-        client.command_node(&node("web-10"), NodeCommand::Freeze).await.unwrap();
+        client.node(&node("web-10")).command(NodeCommand::Freeze).no_reply().await.unwrap();
         let orders = actor.orders().await;
         assert_eq!(
             orders.iter().map(|(_, order)| order.clone()).collect::<Vec<_>>(),
@@ -246,12 +259,12 @@ async fn commands_to_a_node_wait_in_the_order_in_which_they_were_sent() {
         );
         let first = sent.remove(0);
         assert_eq!(first.id(), &orders[0].0);
-        let waiting = tokio::spawn(async move { first.wait(Duration::from_secs(20)).await });
+        let waiting = tokio::spawn(async move { first.reply().timeout(Duration::from_secs(20)).await });
         actor.answer(&orders[0].0).await;
         let handled = soon(waiting).await.unwrap().unwrap();
-        assert_eq!((handled.outcome, handled.why.as_deref()), (CommandOutcome::Refused, Some("busy")));
-        let late = sent[0].wait(Duration::from_millis(20)).await;
-        assert!(matches!(late, Err(WaitCommandError::Deadline(_))));
+        assert_eq!((handled.outcome, handled.reason.as_deref()), (CommandOutcome::Refused, Some("busy")));
+        let late = sent[0].reply().timeout(Duration::from_millis(20)).await;
+        assert!(matches!(late, Err(CommandError::Timeout { .. })));
     })
     .await;
 }
@@ -262,8 +275,8 @@ async fn a_node_that_does_not_handle_its_commands_gets_no_more() {
     let client = client(&store);
     Actor::join(&store, "web-1").await;
     for _ in 0..128 {
-        client.command_node(&node("web-1"), NodeCommand::Freeze).await.unwrap();
+        client.node(&node("web-1")).command(NodeCommand::Freeze).no_reply().await.unwrap();
     }
-    let full = client.command_node(&node("web-1"), NodeCommand::Freeze).await;
-    assert!(matches!(full, Err(NodeCommandError::Full(128))));
+    let full = client.node(&node("web-1")).command(NodeCommand::Freeze).no_reply().await;
+    assert!(matches!(full, Err(CommandError::Full { waiting: 128 })));
 }

@@ -1,4 +1,4 @@
-//! One store in a comparison: runs a script and writes down what it said.
+//! One store in a comparison: runs a script and records its replies.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use tenure::store::{
 };
 use tokio::time::{Instant, timeout};
 
+use super::normalize::Normalizer;
 use super::script::{Act, At, Deal, Life, Look, NAMES, Read, SLOTS, Script, Select, Step, Under};
-use super::words::Words;
 
 /// Long enough that a busy machine does a hundred operations in two fifths of it, and no longer: it is waited for.
 const SHORT: Duration = Duration::from_secs(5);
@@ -27,19 +27,19 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The machine was so busy that leases may have ended before the script waited for it.
 pub(super) const TOO_SLOW: &str = "the script took too long for its leases";
 
-/// What a store said: replies, events and the final picture, in words.
+/// What a store returned: replies, events and the final keys, as normalized text.
 pub(super) struct Transcript {
     pub(super) lines: Vec<String>,
     /// How many leases ended by themselves and took keys with them.
     pub(super) ended: usize,
 }
 
-/// One store, and where the script stands on it.
+/// One store, and the position of the script on it.
 pub(super) struct Lane<'a> {
     store: Store,
     clock: Option<VirtualClock>,
     script: &'a Script,
-    words: Words,
+    normalizer: Normalizer,
     last: Revision,
     /// History that all stores share begins after this revision: the start, the last compaction, or the last ends of leases.
     since: Revision,
@@ -58,13 +58,16 @@ impl<'a> Lane<'a> {
         let mut bytes = [0; 6];
         getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
         let random = bytes.iter().fold(0_i64, |id, byte| id << 8 | i64::from(*byte));
-        let words =
-            Words { base: Revision::ZERO, prefix: format!("/d/{random:012x}/"), first_lease: random << 8 };
+        let normalizer = Normalizer {
+            base: Revision::ZERO,
+            prefix: format!("/d/{random:012x}/"),
+            first_lease: random << 8,
+        };
         Lane {
             store,
             clock,
             script,
-            words,
+            normalizer,
             last: Revision::ZERO,
             since: Revision::ZERO,
             short_since: None,
@@ -77,12 +80,12 @@ impl<'a> Lane<'a> {
     }
 
     pub(super) async fn run(mut self) -> Result<Transcript, String> {
-        self.words.base = self.now().await;
-        self.since = self.words.base;
-        self.floor = self.words.base;
-        let mut watch = self.watch(self.words.base).await;
+        self.normalizer.base = self.now().await;
+        self.since = self.normalizer.base;
+        self.floor = self.normalizer.base;
+        let mut watch = self.watch(self.normalizer.base).await;
         for step in &self.script.steps {
-            let said = match step {
+            let reply = match step {
                 Step::Compact(at) => {
                     self.drain(&mut watch).await;
                     self.compact(*at).await
@@ -91,24 +94,24 @@ impl<'a> Lane<'a> {
                 step => self.step(step).await,
             };
             self.last = self.now().await;
-            self.lines.push(format!("{step:?} → {said}"));
+            self.lines.push(format!("{step:?} → {reply}"));
         }
         self.drain(&mut watch).await;
         self.finish().await;
         Ok(Transcript { lines: [self.lines, self.events].concat(), ended: self.ended })
     }
 
-    /// What is there in the end, and what a watch that begins now says of what can still be known.
+    /// The keys at the end, and what a new watch returns from every revision that is still readable.
     async fn finish(&mut self) {
         let there = self.store.list(self.all()).await.expect("a listing");
-        self.lines.push(format!("in the end {}", self.words.page(&there)));
+        self.lines.push(format!("in the end {}", self.normalizer.page(&there)));
         let mut replay = self.watch(self.since).await;
         let end = self.mark().await;
         while let Some((revision, changes)) = self.batch(&mut replay, end).await {
             self.events.push(format!(
                 "replay {}: {}",
-                self.words.revision(revision),
-                self.words.changes(&changes)
+                self.normalizer.revision(revision),
+                self.normalizer.changes(&changes)
             ));
         }
         for slot in 0..SLOTS {
@@ -119,27 +122,27 @@ impl<'a> Lane<'a> {
     }
 
     async fn step(&mut self, step: &Step) -> String {
-        let words = self.words.clone();
+        let normalizer = self.normalizer.clone();
         let answer = match step {
-            Step::Do(deal) => self.store.txn(self.txn(deal)).await.map(|reply| words.reply(&reply)),
-            Step::Get(read) => self.store.get(self.get(read)).await.map(|page| words.page(&page)),
+            Step::Do(deal) => self.store.txn(self.txn(deal)).await.map(|reply| normalizer.reply(&reply)),
+            Step::Get(read) => self.store.get(self.get(read)).await.map(|page| normalizer.page(&page)),
             Step::Grant(slot, life) => self.grant(*slot, *life).await,
             Step::Renew(slot) => {
-                self.store.renew(self.lease(*slot)).await.map(|renewal| Words::renewal(&renewal))
+                self.store.renew(self.lease(*slot)).await.map(|renewal| Normalizer::renewal(&renewal))
             }
             Step::Revoke(slot) => {
                 let revoked = self.store.revoke(self.lease(*slot)).await;
                 if revoked.is_ok() {
                     self.short.remove(slot);
                 }
-                revoked.map(|revision| words.revision(revision))
+                revoked.map(|revision| normalizer.revision(revision))
             }
             Step::View(slot) => {
-                self.store.lease(self.lease(*slot)).await.map(|view| words.view(view.as_ref()))
+                self.store.lease(self.lease(*slot)).await.map(|view| normalizer.view(view.as_ref()))
             }
             Step::Compact(_) | Step::Expire(_) => unreachable!("these need the watch"),
         };
-        answer.unwrap_or_else(|error| Words::error(&error))
+        answer.unwrap_or_else(|error| Normalizer::error(&error))
     }
 
     async fn grant(&mut self, slot: u8, life: Life) -> Result<String, StoreError> {
@@ -153,22 +156,22 @@ impl<'a> Lane<'a> {
             self.short_since.get_or_insert(asked);
             self.short.insert(slot);
         }
-        Ok(self.words.grant(&grant))
+        Ok(self.normalizer.grant(&grant))
     }
 
     async fn compact(&mut self, at: At) -> String {
         // Not at the start itself, where an earlier script may have compacted the store.
-        let at = self.revision(at).max(self.words.base.next());
+        let at = self.revision(at).max(self.normalizer.base.next());
         match self.store.compact(at).await {
             Ok(()) => {
                 self.since = self.since.max(at);
                 "done".into()
             }
-            Err(error) => Words::error(&error),
+            Err(error) => Normalizer::error(&error),
         }
     }
 
-    /// Lets short leases end. Each is a revision of its own, but which comes first is nobody's business: they are compared sorted.
+    /// Lets short leases end. Each is a revision of its own, but their order is not defined: they are compared sorted.
     async fn expire(&mut self, watch: &mut WatchStream, renewed: &[u8]) -> Result<String, String> {
         self.drain(watch).await;
         let Some(since) = self.short_since.take() else { return Ok("nothing to wait for".into()) };
@@ -176,14 +179,14 @@ impl<'a> Lane<'a> {
         if self.clock.is_none() {
             tokio::time::sleep_until(since + SHORT / 2).await;
         }
-        let mut said = Vec::new();
+        let mut reply = Vec::new();
         for slot in 0..SLOTS {
             let view = self.store.lease(self.lease(slot)).await.map_err(|error| error.to_string())?;
-            said.push(self.words.view(view.as_ref()));
+            reply.push(self.normalizer.view(view.as_ref()));
         }
         for slot in renewed {
             let renewal = self.store.renew(self.lease(*slot)).await.map_err(|error| error.to_string())?;
-            said.push(Words::renewal(&renewal));
+            reply.push(Normalizer::renewal(&renewal));
             self.short.remove(slot);
         }
         if let Some(clock) = &self.clock {
@@ -211,12 +214,12 @@ impl<'a> Lane<'a> {
         self.events.extend(ended);
         for slot in renewed.iter().collect::<BTreeSet<_>>() {
             let revoked = self.store.revoke(self.lease(*slot)).await;
-            said.push(revoked.map_or_else(|error| Words::error(&error), |_| "revoked".into()));
+            reply.push(revoked.map_or_else(|error| Normalizer::error(&error), |_| "revoked".into()));
         }
-        Ok(said.join(", "))
+        Ok(reply.join(", "))
     }
 
-    /// Says whether the script was fast enough for its leases; in virtual time it always is.
+    /// Returns whether the script was fast enough for its leases; in virtual time it always is.
     fn pass(&self, since: Instant, half: Duration) -> Result<(), String> {
         match &self.clock {
             Some(clock) => clock.advance(half),
@@ -242,23 +245,27 @@ impl<'a> Lane<'a> {
         self.store.put(self.key("~"), "mark").await.expect("a store takes puts")
     }
 
-    /// Reads the watch up to now, and writes down what it said.
+    /// Reads the watch up to now, and records its items.
     async fn drain(&mut self, watch: &mut WatchStream) {
         let end = self.mark().await;
         self.last = end;
         while let Some((revision, changes)) = self.batch(watch, end).await {
-            self.events.push(format!("{}: {}", self.words.revision(revision), self.words.changes(&changes)));
+            self.events.push(format!(
+                "{}: {}",
+                self.normalizer.revision(revision),
+                self.normalizer.changes(&changes)
+            ));
         }
     }
 
     /// The same, without revisions.
     async fn drain_as(&mut self, watch: &mut WatchStream) -> Vec<String> {
         let end = self.mark().await;
-        let mut said = Vec::new();
+        let mut reply = Vec::new();
         while let Some((_, changes)) = self.batch(watch, end).await {
-            said.push(self.words.changes(&changes));
+            reply.push(self.normalizer.changes(&changes));
         }
-        said
+        reply
     }
 
     /// The next batch before the mark.
@@ -276,7 +283,7 @@ impl<'a> Lane<'a> {
     }
 
     fn key(&self, name: &str) -> Bytes {
-        format!("{}{name}", self.words.prefix).into()
+        format!("{}{name}", self.normalizer.prefix).into()
     }
 
     fn named(&self, key: u8) -> Bytes {
@@ -284,17 +291,17 @@ impl<'a> Lane<'a> {
     }
 
     fn all(&self) -> Selection {
-        Selection::prefix(self.words.prefix.clone())
+        Selection::prefix(self.normalizer.prefix.clone())
     }
 
     fn lease(&self, slot: u8) -> LeaseId {
-        LeaseId::new(self.words.first_lease + i64::from(slot))
+        LeaseId::new(self.normalizer.first_lease + i64::from(slot))
             .expect("ids are made of random bytes and a slot")
     }
 
     fn revision(&self, at: At) -> Revision {
         let revision = match at {
-            At::Start(steps) => Revision(self.words.base.0 + i64::from(steps)),
+            At::Start(steps) => Revision(self.normalizer.base.0 + i64::from(steps)),
             At::Back(steps) => Revision(self.last.0 - i64::from(steps)),
         };
         revision.max(self.floor)

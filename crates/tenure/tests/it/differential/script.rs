@@ -101,7 +101,7 @@ pub(super) fn scripts(steps_max: usize) -> impl Strategy<Value = Script> {
     vec(step(Life::Long), 1..=steps_max).prop_map(|steps| Script { steps })
 }
 
-/// Scripts of about so many steps, in whose middle leases end, each with the keys that fell to it.
+/// Scripts of about so many steps. In the middle leases end, each with its keys.
 pub(super) fn with_expiry(steps: usize) -> impl Strategy<Value = Script> {
     let grants: Vec<Step> = (0..SLOTS).map(|slot| Step::Grant(slot, Life::Short)).collect();
     let before = vec(step(Life::Short), steps / 2..=steps);

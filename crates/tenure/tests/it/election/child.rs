@@ -13,7 +13,7 @@ use tenure_fixture::Etcd;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 
-use super::{connect, namespace, process, soon, stand, wait_for_keys};
+use super::{connect, enter, namespace, process, soon, wait_for_keys};
 
 const ROLE: &str = "TENURE_ELECTION_ROLE";
 const STORE: &str = "TENURE_ELECTION_STORE";
@@ -41,7 +41,7 @@ impl Process {
         Process { child, lines }
     }
 
-    /// Waits until it says something of ours, and says what.
+    /// Waits for its next message, and returns it.
     pub(crate) async fn hear(&mut self) -> String {
         soon(async {
             loop {
@@ -82,7 +82,7 @@ fn another_process_plays_its_role() {
                 for _ in 0..20 {
                     crowd.spawn(election.campaign().value("child").into_future());
                 }
-                eprintln!("> stands");
+                eprintln!("> entered");
                 crowd.join_all().await;
             }
             "party" => {
@@ -98,11 +98,11 @@ fn another_process_plays_its_role() {
 }
 
 /// What takes over has to wait for the lease of the dead; not a moment longer than the store and a watch take.
-async fn a_killed_leader_is_followed(url: &str, store: Store) {
+async fn killed_leader_is_followed(url: &str, store: Store) {
     let (_session, election) = process(&store, "heir");
     let mut leader = Process::start("leader", url);
     leader.hear().await;
-    let waiting = stand(&store, &election, "heir", 2).await;
+    let waiting = enter(&store, &election, "heir", 2).await;
     leader.kill().await;
     let killed = Instant::now();
     let term = soon(waiting).await.unwrap().unwrap();
@@ -112,21 +112,21 @@ async fn a_killed_leader_is_followed(url: &str, store: Store) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_killed_with_sigkill_is_followed_within_its_ttl_and_a_bit_on_etcd() {
+async fn killed_leader_is_followed_within_ttl_on_etcd() {
     let etcd = Etcd::start();
-    a_killed_leader_is_followed(&format!("etcd://{}", etcd.endpoints()), connect(&etcd).await).await;
+    killed_leader_is_followed(&format!("etcd://{}", etcd.endpoints()), connect(&etcd).await).await;
 }
 
 #[tokio::test]
-async fn a_leader_killed_with_sigkill_is_followed_within_its_ttl_and_a_bit_on_a_file() {
+async fn killed_leader_is_followed_within_ttl_on_file() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file://{}/store.db", folder.path().display());
-    a_killed_leader_is_followed(&url, Store::open(&url.parse().unwrap()).await.unwrap()).await;
+    killed_leader_is_followed(&url, Store::open(&url.parse().unwrap()).await.unwrap()).await;
 }
 
-/// The restart of a process that was killed: nobody else leads meanwhile, although somebody waits.
+/// The restart of a process that was killed: no other candidate leads meanwhile, although one waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_leader_that_is_restarted_in_time_leads_on() {
+async fn restarted_leader_resumes_its_term() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let mut leader = Process::start("leader", &format!("etcd://{}", etcd.endpoints()));
@@ -134,7 +134,7 @@ async fn a_killed_leader_that_is_restarted_in_time_leads_on() {
     let former_term: ResumeToken = said.parse().unwrap();
     let ((_a, other), (_b, restarted)) = (process(&store, "other"), process(&store, "leader"));
     let token = other.leader().await.unwrap().unwrap().token;
-    let waiting = stand(&store, &other, "other", 2).await;
+    let waiting = enter(&store, &other, "other", 2).await;
     leader.kill().await;
     let term = soon(restarted.campaign().value("again").resume(&former_term).into_future()).await.unwrap();
     assert!(term.token() > token && !waiting.is_finished());

@@ -1,4 +1,4 @@
-//! Who leads, as the error of a candidate reports that does not.
+//! The leader, as the error of another candidate names it.
 
 use super::on_every_engine;
 
@@ -15,7 +15,7 @@ mod claims {
     use tenure::identity::{self, Identity};
     use tenure::store::{Op, Store, Txn};
 
-    use super::super::{process, soon, stand, wait_for_keys};
+    use super::super::{enter, process, soon, wait_for_keys};
 
     const WAIT: Duration = Duration::from_secs(1);
 
@@ -28,7 +28,7 @@ mod claims {
         let ((_a, first), (_b, second), (_c, third)) =
             (process(&store, "web-1"), process(&store, "web-2"), process(&store, "web-3"));
         let term = soon(first.campaign().value("1").into_future()).await.unwrap();
-        let waiting = stand(&store, &second, "2", 2).await;
+        let waiting = enter(&store, &second, "2", 2).await;
         let error = soon(third.campaign().value("3").try_now().into_future()).await.map(drop).unwrap_err();
         let Identity { host, pid, .. } = identity::current();
         assert_eq!(error.to_string(), format!("election 'x' is led by web-1, pid {pid} on {host}"));
@@ -43,7 +43,7 @@ mod claims {
         let ((_a, first), (_b, second), (_c, third)) =
             (process(&store, "web-1"), process(&store, "web-2"), process(&store, "web-3"));
         let term = soon(first.campaign().value("1").into_future()).await.unwrap();
-        let waiting = stand(&store, &second, "2", 2).await;
+        let waiting = enter(&store, &second, "2", 2).await;
         let error =
             soon(third.campaign().value("3").timeout(WAIT).into_future()).await.map(drop).unwrap_err();
         let Identity { host, pid, .. } = identity::current();

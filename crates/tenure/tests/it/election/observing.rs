@@ -1,4 +1,4 @@
-//! What observers see.
+//! Observers: leaders, gaps, and their bounds.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tenure_core::record::{CandidateRecord, Record};
 use super::{next, next_value, on_every_engine, process};
 
 on_every_engine! {
-    an_observer_sees_every_leader_and_every_time_without_one;
-    an_observer_needs_no_lease;
+    observer_sees_each_leader_and_gap;
+    observer_needs_no_lease;
 }
 
 mod claims {
@@ -22,9 +22,9 @@ mod claims {
     use tenure::election::{Observe, TermEnd};
     use tenure::store::Store;
 
-    use super::super::{next, next_value, process, soon, stand};
+    use super::super::{enter, next, next_value, process, soon};
 
-    pub(super) async fn an_observer_sees_every_leader_and_every_time_without_one(store: Store) {
+    pub(super) async fn observer_sees_each_leader_and_gap(store: Store) {
         let ((_a, first), (_b, second), (_c, onlooker)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "c"));
         let mut observe = onlooker.observe();
@@ -36,7 +36,7 @@ mod claims {
         assert!(one.gap.is_some_and(|gap| gap.max.is_none()) && one.revision > nobody.revision);
         term.announce("1b").await.unwrap();
         assert_eq!(next_value(&mut observe).await.as_deref(), Some("1b"));
-        let waiting = stand(&store, &second, "2", 2).await;
+        let waiting = enter(&store, &second, "2", 2).await;
         read_lease(&mut observe).await;
         term.resign().await.unwrap();
         let two = next(&mut observe).await;
@@ -59,7 +59,7 @@ mod claims {
         assert!(quiet.is_err(), "{quiet:?}");
     }
 
-    pub(super) async fn an_observer_needs_no_lease(store: Store) {
+    pub(super) async fn observer_needs_no_lease(store: Store) {
         let (session, election) = process(&store, "a");
         let mut observe = election.observe();
         assert_eq!(next(&mut observe).await.leader, None);
@@ -67,7 +67,7 @@ mod claims {
     }
 }
 
-/// A list comes in the order of keys. A younger candidate whose key came first was taken for one that never waited, and was shown as
+/// A list comes in the order of keys. A younger candidate with the smaller key was taken for one that never waited, and was shown as
 /// leader although it was dead.
 #[tokio::test]
 async fn candidate_listed_before_an_older_one_has_waited() {
@@ -91,7 +91,7 @@ async fn candidate_listed_before_an_older_one_has_waited() {
 
 /// In virtual time, because the length of the gap is what is claimed.
 #[tokio::test]
-async fn an_observer_says_how_long_nobody_led_and_survives_an_outage_with_compaction() {
+async fn observer_bounds_gap_across_outage_and_compaction() {
     let world = World::new();
     let ((_a, first), (_b, onlooker)) =
         (process(&world.process("a").store(), "a"), process(&world.process("onlooker").store(), "onlooker"));
@@ -111,7 +111,7 @@ async fn an_observer_says_how_long_nobody_led_and_survives_an_outage_with_compac
     world.process("onlooker").heal();
     let seen = next(&mut observe).await;
     assert!(third.token() > token);
-    assert_eq!(seen.leader.unwrap().token, third.token(), "what came and went unseen is not told");
+    assert_eq!(seen.leader.unwrap().token, third.token(), "a term during the outage is not reported");
     assert!(seen.revision > none.revision);
     assert!(seen.gap.is_some_and(|gap| !gap.blind.is_zero()), "{:?}", seen.gap);
 }

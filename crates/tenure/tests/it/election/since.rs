@@ -32,7 +32,7 @@ async fn term_after_a_wait_counts_from_its_beginning() {
 
 /// The candidate behind a leader is of the same process, so no mark is urgent; the time is recorded all the same.
 #[tokio::test(start_paused = true)]
-async fn term_followed_by_a_candidate_of_its_process_is_recorded() {
+async fn term_followed_by_local_candidate_is_recorded() {
     let world = World::seeded(1);
     let (_a, election) = participant(&world, "a");
     let term = election.campaign().value("1").await.unwrap();

@@ -1,11 +1,11 @@
-//! Planned handovers.
+//! Transfers of leadership.
 
 use super::on_every_engine;
 
 on_every_engine! {
-    a_transfer_to_the_last_of_five_has_no_moment_without_a_leader;
-    a_transfer_to_one_who_is_gone_keeps_leadership;
-    a_transfer_over_more_than_one_request_can_pass_over;
+    transfer_to_last_leaves_no_gap;
+    transfer_to_absent_candidate_keeps_leadership;
+    transfer_overtakes_three_hundred_candidates;
 }
 
 mod claims {
@@ -16,9 +16,9 @@ mod claims {
     use tenure::store::Store;
     use tokio::task::JoinSet;
 
-    use super::super::{keys, next, process, soon, stand, wait_for_keys};
+    use super::super::{enter, keys, next, process, soon, wait_for_keys};
 
-    pub(super) async fn a_transfer_to_the_last_of_five_has_no_moment_without_a_leader(store: Store) {
+    pub(super) async fn transfer_to_last_leaves_no_gap(store: Store) {
         let everybody: Vec<(Session, Election)> = (0..5).map(|n| process(&store, &n.to_string())).collect();
         let (_o, onlooker) = process(&store, "onlooker");
         let term = everybody[0].1.campaign().value("0").await.unwrap();
@@ -26,7 +26,7 @@ mod claims {
         assert_eq!(next(&mut observe).await.leader.unwrap().token, term.token());
         let mut waiting = Vec::new();
         for (n, (_, election)) in everybody.iter().enumerate().skip(1) {
-            waiting.push(stand(&store, election, &n.to_string(), n + 1).await);
+            waiting.push(enter(&store, election, &n.to_string(), n + 1).await);
         }
         let heir = onlooker.snapshot().await.unwrap().candidates.pop().unwrap();
         assert_eq!(heir.record.value, "4");
@@ -36,7 +36,7 @@ mod claims {
         assert_eq!((seen.token, seen.record.value.as_str()), (heir.token, "4"));
         let heir = soon(waiting.pop().unwrap()).await.unwrap().unwrap();
         assert!(heir.token() == seen.token && heir.token() > token);
-        // Those who were passed over stand in line again, and lead later with larger tokens.
+        // The overtaken candidates enter the queue again, and lead later with larger tokens.
         wait_for_keys(&store, 4).await;
         assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
         let mut last = heir.token();
@@ -46,7 +46,7 @@ mod claims {
             waiting.into_iter().map(|waiting| async { waiting.await.unwrap() }).collect();
         while let Some(term) = soon(waiting.join_next()).await {
             let term = term.unwrap().unwrap();
-            let seen = next(&mut observe).await.leader.expect("somebody waits, so somebody leads");
+            let seen = next(&mut observe).await.leader.expect("a candidate waits, so one leads");
             assert!(term.token() > last && seen.token == term.token());
             last = term.token();
             led.insert(term.value());
@@ -57,10 +57,10 @@ mod claims {
         assert_eq!(keys(&store).await, 0);
     }
 
-    pub(super) async fn a_transfer_to_one_who_is_gone_keeps_leadership(store: Store) {
+    pub(super) async fn transfer_to_absent_candidate_keeps_leadership(store: Store) {
         let ((_a, first), (_b, second)) = (process(&store, "a"), process(&store, "b"));
         let term = first.campaign().value("1").await.unwrap();
-        let waiting = stand(&store, &second, "2", 2).await;
+        let waiting = enter(&store, &second, "2", 2).await;
         let heir = first.snapshot().await.unwrap().candidates.remove(0);
         waiting.abort();
         wait_for_keys(&store, 1).await;
@@ -70,8 +70,8 @@ mod claims {
         term.announce("1b").await.unwrap();
     }
 
-    /// 300 candidates in one process are passed over in several requests; nobody but the heir ever leads.
-    pub(super) async fn a_transfer_over_more_than_one_request_can_pass_over(store: Store) {
+    /// 300 candidates of one process are overtaken in several requests; only the chosen candidate leads.
+    pub(super) async fn transfer_overtakes_three_hundred_candidates(store: Store) {
         let ((_a, first), (_b, crowd), (_c, last)) =
             (process(&store, "a"), process(&store, "crowd"), process(&store, "last"));
         let (_o, onlooker) = process(&store, "onlooker");
@@ -81,12 +81,12 @@ mod claims {
             passed_over.spawn(crowd.campaign().value(n.to_string()).into_future());
         }
         wait_for_keys(&store, 301).await;
-        let waiting = stand(&store, &last, "last", 302).await;
+        let waiting = enter(&store, &last, "last", 302).await;
         let mut observe = onlooker.observe();
         assert_eq!(next(&mut observe).await.leader.unwrap().token, term.token());
         let heir = onlooker.snapshot().await.unwrap().candidates.pop().unwrap();
         term.transfer(&heir).await.unwrap();
-        assert_eq!(next(&mut observe).await.leader.unwrap().token, heir.token, "nobody between");
+        assert_eq!(next(&mut observe).await.leader.unwrap().token, heir.token, "no leader in between");
         let term = soon(waiting).await.unwrap().unwrap();
         assert_eq!(term.token(), heir.token);
         wait_for_keys(&store, 301).await;

@@ -1,4 +1,4 @@
-//! Other processes: this test binary again, in a role that its environment names.
+//! Child processes: this test binary again, in a role from its environment.
 //!
 //! Only real processes can be killed, stopped, and lose their locks as processes do.
 
@@ -18,25 +18,25 @@ use super::{PATIENCE, options};
 const ROLE: &str = "TENURE_FILE_ROLE";
 const STORE: &str = "TENURE_FILE_STORE";
 
-/// What children say begins with this, to tell it from what the test harness says.
-const SAYS: &str = "> ";
+/// The prefix of a child's reports, which distinguishes them from the output of the test harness.
+const REPORT: &str = "> ";
 
-/// Another process, which is killed at the latest when it is dropped.
-pub(super) struct Process {
+/// A child process, which is killed at the latest when it is dropped.
+pub(super) struct ChildProcess {
     child: tokio::process::Child,
     lines: Lines<BufReader<ChildStderr>>,
 }
 
-impl Process {
+impl ChildProcess {
     /// Starts this binary again in a role.
-    pub(super) fn start(role: &str, store: &Path) -> Process {
-        Process::start_with(role, store, |_| {})
+    pub(super) fn start(role: &str, store: &Path) -> ChildProcess {
+        ChildProcess::start_with(role, store, |_| {})
     }
 
-    pub(super) fn start_with(role: &str, store: &Path, more: impl FnOnce(&mut Command)) -> Process {
+    pub(super) fn start_with(role: &str, store: &Path, more: impl FnOnce(&mut Command)) -> ChildProcess {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", "file::child::another_process_plays_its_role", "--nocapture"])
+            .args(["--exact", "file::child::child_process_plays_its_role", "--nocapture"])
             .env(ROLE, role)
             .env(STORE, store)
             .stdin(Stdio::null())
@@ -46,35 +46,35 @@ impl Process {
         more(&mut command);
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        Process { child, lines }
+        ChildProcess { child, lines }
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.child.id().expect("it was not waited for")
+        self.child.id().expect("the child was not reaped")
     }
 
-    /// What it says next; none when it is over.
-    pub(super) async fn hear(&mut self) -> Option<String> {
+    /// Returns its next report; none when it has ended.
+    pub(super) async fn next_report(&mut self) -> Option<String> {
         loop {
             let line =
-                timeout(PATIENCE, self.lines.next_line()).await.expect("a child says something").unwrap();
+                timeout(PATIENCE, self.lines.next_line()).await.expect("a child reports something").unwrap();
             match line {
                 None => return None,
-                Some(line) => match line.strip_prefix(SAYS) {
-                    Some(said) => return Some(said.to_owned()),
-                    // A panic, most likely: let the reader of the test see it.
+                Some(line) => match line.strip_prefix(REPORT) {
+                    Some(report) => return Some(report.to_owned()),
+                    // Probably a panic: print it with the output of the test.
                     None => eprintln!("{line}"),
                 },
             }
         }
     }
 
-    /// Waits until it has said this.
+    /// Waits for its next report, which must be this one.
     pub(super) async fn expect(&mut self, what: &str) {
-        assert_eq!(self.hear().await.as_deref(), Some(what));
+        assert_eq!(self.next_report().await.as_deref(), Some(what));
     }
 
-    /// Kills it with SIGKILL, and waits until it is gone.
+    /// Kills it with SIGKILL, and waits until it has ended.
     pub(super) async fn kill(&mut self) {
         self.child.kill().await.unwrap();
     }
@@ -88,7 +88,7 @@ impl Process {
 
 /// Does nothing unless another test has started this binary again.
 #[test]
-fn another_process_plays_its_role() {
+fn child_process_plays_its_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let path = PathBuf::from(std::env::var_os(STORE).unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -102,28 +102,28 @@ fn another_process_plays_its_role() {
             "lease" => lease(&path).await,
             "keep" => keep(&path).await,
             "threads" => threads(&path).await,
-            "where" => say(default_path("app").unwrap().display()),
+            "where" => report(default_path("app").unwrap().display()),
             _ => panic!("no role {role}"),
         }
     });
 }
 
-fn say(what: impl std::fmt::Display) {
-    eprintln!("{SAYS}{what}");
+fn report(what: impl std::fmt::Display) {
+    eprintln!("{REPORT}{what}");
 }
 
 async fn open(path: &Path) -> Store {
     Store::new(options().open(path).await.unwrap())
 }
 
-/// Writes two keys in each transaction, and says what was acknowledged, until it is killed.
+/// Writes two keys in each transaction, and reports what was acknowledged, until it is killed.
 async fn write_pairs(path: &Path) {
     let store = open(path).await;
     let pid = std::process::id();
     for n in 1_u64.. {
         let [left, right] = ["left", "right"].map(|side| Op::put(format!("/{side}/{pid}"), n.to_string()));
         let reply = store.txn(Txn::new().then(left).then(right)).await.unwrap();
-        say(format!("{} {n}", reply.revision));
+        report(format!("{} {n}", reply.revision));
     }
 }
 
@@ -134,15 +134,15 @@ async fn write_then_wait(path: &Path) {
     for n in 0..300 {
         last = Some(store.put(format!("/n/{n}"), "v").await.unwrap());
     }
-    say(last.unwrap());
+    report(last.unwrap());
     wait_to_be_killed().await;
 }
 
-/// Tries to become the leader, and says whether it is.
+/// Tries to become the leader, and reports whether it is.
 async fn lead(path: &Path) {
     let store = open(path).await;
     let token = store.create("/leader", "child", LeaseChoice::Detach).await.unwrap();
-    say(token.is_some());
+    report(token.is_some());
     wait_to_be_killed().await;
 }
 
@@ -156,28 +156,28 @@ async fn hold(path: &Path) {
         .unwrap();
     let connection = rusqlite::Connection::open(path).unwrap();
     connection.execute_batch("BEGIN IMMEDIATE").unwrap();
-    say("holding");
+    report("holding");
     wait_to_be_killed().await;
     drop(store);
 }
 
-/// Watches everything, so that it reaps too.
+/// Watches everything, so that this process expires leases too.
 async fn watch(path: &Path) {
     let store = open(path).await;
     let mut watch =
         store.watch(Selection::everything(), WatchStart::Now, PreviousValues::Omitted).await.unwrap();
-    say("watching");
+    report("watching");
     while let Some(item) = watch.next().await {
         drop(item.unwrap());
     }
 }
 
-/// Puts a key under a lease, says when that ends at the earliest, and waits to be killed.
+/// Puts a key under a lease, reports when that ends at the earliest, and waits to be killed.
 async fn lease(path: &Path) {
     let store = open(path).await;
     let grant = store.grant(Duration::from_millis(1_500), None).await.unwrap();
     store.put_leased("/held", "", grant.id).await.unwrap();
-    say((grant.asked_at + grant.ttl).since_origin().as_nanos());
+    report((grant.asked_at + grant.ttl).since_origin().as_nanos());
     wait_to_be_killed().await;
 }
 
@@ -186,35 +186,35 @@ async fn keep(path: &Path) {
     let store = open(path).await;
     let grant = store.grant(Duration::from_secs(60), None).await.unwrap();
     let token = store.create("/leader", "child", LeaseChoice::Attach(grant.id)).await.unwrap();
-    say(token.expect("no other process leads"));
+    report(token.expect("no other process leads"));
     wait_to_be_killed().await;
     drop(store);
 }
 
-/// Opens and closes a store, and says how many threads it has.
+/// Opens and closes a store, and reports how many threads it has.
 async fn threads(path: &Path) {
     let count = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
-        // A thread may end between being listed and being looked at.
+        // A thread may end between the listing and the read.
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.join("comm")).ok());
         names.filter(|name| name.starts_with("tenure-file-")).count()
     };
-    let none_within = async |patience: Duration| {
+    let none_within = async |within: Duration| {
         let began = Instant::now();
         while count() > 0 {
-            assert!(began.elapsed() < patience, "{} threads are left", count());
+            assert!(began.elapsed() < within, "{} threads are left", count());
             tokio::task::yield_now().await;
         }
     };
     let store = open(path).await;
-    say(format!("{} while open", count()));
+    report(format!("{} while open", count()));
     store.close().await;
-    // The one that told us is on its way out.
+    // The thread that completed the close is about to end.
     none_within(Duration::from_millis(500)).await;
-    say("none after close");
+    report("none after close");
     drop(open(path).await);
     none_within(PATIENCE).await;
-    say("none after drop");
+    report("none after drop");
 }
 
 async fn wait_to_be_killed() {

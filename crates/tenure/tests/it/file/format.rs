@@ -11,7 +11,7 @@ use super::{Home, options};
 const GOLDEN_1: &[u8] = include_bytes!("golden/format-1.db");
 
 #[tokio::test]
-async fn a_file_of_format_1_is_read_by_this_version() {
+async fn file_of_format_1_is_readable() {
     let home = Home::new();
     std::fs::create_dir(home.path().parent().unwrap()).unwrap();
     std::fs::write(home.path(), GOLDEN_1).unwrap();
@@ -56,14 +56,14 @@ async fn make_golden_file() {
     assert_eq!(last.0, first.0 + 6);
     store.close().await;
     // Closing leaves everything in one file.
-    assert_eq!(std::fs::metadata(home.beside("-wal")).unwrap().len(), 0);
+    assert_eq!(std::fs::metadata(home.side_file("-wal")).unwrap().len(), 0);
     if let Some(path) = std::env::var_os("TENURE_GOLDEN") {
         std::fs::copy(home.path(), path).unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_newer_format_is_refused_with_both_versions_named() {
+async fn newer_format_error_names_both_versions() {
     let home = Home::new();
     home.store().await.close().await;
     let connection = rusqlite::Connection::open(home.path()).unwrap();
@@ -71,7 +71,7 @@ async fn a_newer_format_is_refused_with_both_versions_named() {
     drop(connection);
     let error = options().open(home.path()).await.unwrap_err();
     assert!(
-        matches!(error, StoreError::Unusable(UnusableStore::NewerFormat { found: 7, ours: 1 })),
+        matches!(error, StoreError::Unusable(UnusableStore::NewerFormat { found: 7, supported: 1 })),
         "{error}"
     );
     assert!(error.to_string().contains('7') && error.to_string().contains('1'), "{error}");
@@ -79,7 +79,7 @@ async fn a_newer_format_is_refused_with_both_versions_named() {
 
 /// X15.
 #[tokio::test]
-async fn a_process_that_runs_while_another_migrates_stops_writing() {
+async fn migration_stops_writers_of_old_format() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "1").await.unwrap();
@@ -90,7 +90,7 @@ async fn a_process_that_runs_while_another_migrates_stops_writing() {
     for _ in 0..2 {
         let error = store.put("/a", "2").await.unwrap_err();
         assert!(
-            matches!(error, StoreError::Replaced(StoreReplaced::FormatChanged { found: 2, ours: 1 })),
+            matches!(error, StoreError::Replaced(StoreReplaced::FormatChanged { found: 2, supported: 1 })),
             "{error}"
         );
     }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use tenure::store::{Change, Get, Revision, Store, WatchStart};
 
-use super::child::Process;
+use super::child::ChildProcess;
 use super::sharing::{next, watch_all};
 use super::{Home, PATIENCE};
 
 const WRITERS: usize = 16;
 
-/// What a child said was acknowledged: revision, process, number.
+/// An acknowledged write that a child reported: revision, process, number.
 type Acked = (Revision, u32, u64);
 
 #[tokio::test]
@@ -22,29 +22,29 @@ async fn sixty_kills_under_sixteen_writers_lose_nothing() {
 
 /// The full size only when it is asked for: `TENURE_SOAK=1`.
 #[tokio::test]
-async fn soak_five_hundred_kills_under_sixteen_writers_lose_nothing() {
+async fn soak_kills_under_writers_lose_nothing() {
     storm(if std::env::var_os("TENURE_SOAK").is_some() { 500 } else { 20 }).await;
 }
 
 /// Kills `kills` processes, one at a time and every so often all at once, while sixteen write.
 async fn storm(kills: usize) {
     let home = Home::new();
-    // Nobody else keeps the file open, so that it happens that all who have it open die.
+    // The test itself keeps the file closed, so that sometimes every process with the file open is killed.
     let first = first_revision(&home).await;
     let mut acked: Vec<Acked> = Vec::new();
-    let mut writers: Vec<Process> = Vec::new();
+    let mut writers: Vec<ChildProcess> = Vec::new();
     let mut killed = 0;
-    let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
+    let mut random = SeededRandom(0x9E37_79B9_7F4A_7C15);
     while killed < kills {
         while writers.len() < WRITERS {
-            writers.push(Process::start("pairs", &home.path()));
+            writers.push(ChildProcess::start("pairs", &home.path()));
         }
-        let all_at_once = dice.roll(10) == 0;
+        let all_at_once = random.roll(10) == 0;
         // Long enough that some have opened the store and write, and some are still at it.
-        tokio::time::sleep(Duration::from_micros(20_000 + dice.roll(150_000))).await;
-        let victims = if all_at_once { writers.len() } else { 1 + usize::try_from(dice.roll(3)).unwrap() };
+        tokio::time::sleep(Duration::from_micros(20_000 + random.roll(150_000))).await;
+        let victims = if all_at_once { writers.len() } else { 1 + usize::try_from(random.roll(3)).unwrap() };
         for _ in 0..victims.min(kills - killed) {
-            let mut victim = writers.swap_remove(usize::try_from(dice.roll(writers.len() as u64)).unwrap());
+            let mut victim = writers.swap_remove(usize::try_from(random.roll(writers.len() as u64)).unwrap());
             let pid = victim.pid();
             victim.kill().await;
             collect(&mut victim, pid, &mut acked).await;
@@ -65,8 +65,8 @@ async fn storm(kills: usize) {
     println!("{killed} kills, {} acknowledged, reopened in {reopened_in:?}", acked.len());
 }
 
-async fn collect(victim: &mut Process, pid: u32, acked: &mut Vec<Acked>) {
-    while let Some(line) = victim.hear().await {
+async fn collect(victim: &mut ChildProcess, pid: u32, acked: &mut Vec<Acked>) {
+    while let Some(line) = victim.next_report().await {
         // The last line may have been cut by the kill.
         let Some((revision, n)) = line.split_once(' ') else { continue };
         let (Ok(revision), Ok(n)) = (revision.parse(), n.parse()) else { continue };
@@ -99,7 +99,7 @@ async fn verify(store: &Store, first: Revision, acked: &[Acked]) {
     for (revision, pid, n) in acked {
         assert_eq!(history.get(revision), Some(&(*pid, *n)), "an acknowledged write was lost");
     }
-    // What is there now is what history says was put last.
+    // The current keys are the last puts of the history.
     let last: BTreeMap<u32, u64> = history.values().copied().collect();
     let page = store.get(Get::prefix("/left/")).await.unwrap();
     let held: BTreeMap<u32, u64> = page
@@ -115,16 +115,17 @@ async fn verify(store: &Store, first: Revision, acked: &[Acked]) {
     assert_eq!(distinct.len(), acked.len(), "no revision was acknowledged twice");
 }
 
-/// X06, as far as a machine that is busy with other tests can tell; the figures are measured by an example.
+/// X06, as far as a machine that is busy with other tests shows it; an example measures the figures.
 #[tokio::test]
-async fn sixteen_processes_write_without_errors_and_nobody_starves() {
+async fn sixteen_processes_write_without_starvation() {
     let home = Home::new();
     let first = first_revision(&home).await;
     let store = home.store().await;
-    let mut writers: Vec<Process> = (0..WRITERS).map(|_| Process::start("pairs", &home.path())).collect();
-    // Everybody has written once, so all of them write now.
+    let mut writers: Vec<ChildProcess> =
+        (0..WRITERS).map(|_| ChildProcess::start("pairs", &home.path())).collect();
+    // Every process has written once, so all of them write now.
     for writer in &mut writers {
-        assert!(writer.hear().await.is_some());
+        assert!(writer.next_report().await.is_some());
     }
     let before = store.get(Get::prefix("/left/")).await.unwrap();
     let began = Instant::now();
@@ -136,7 +137,7 @@ async fn sixteen_processes_write_without_errors_and_nobody_starves() {
         if page.pairs.len() == WRITERS && page.pairs.iter().all(has_moved) {
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "somebody starves: {:?}", page.pairs);
+        assert!(began.elapsed() < PATIENCE, "a process starves: {:?}", page.pairs);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut acked = Vec::new();
@@ -149,9 +150,9 @@ async fn sixteen_processes_write_without_errors_and_nobody_starves() {
 }
 
 /// The same numbers in each run.
-struct Dice(u64);
+struct SeededRandom(u64);
 
-impl Dice {
+impl SeededRandom {
     fn roll(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -9,7 +9,7 @@ use tenure::session::Session;
 use tenure::store::{Get, LeaseChoice, Store, StoreError, StoreReplaced, UnusableStore};
 use tokio::time::timeout;
 
-use super::child::Process;
+use super::child::ChildProcess;
 use super::{Home, PATIENCE, options};
 
 /// What is done to the files of a store; returns the path under which the next process opens one.
@@ -79,11 +79,11 @@ const DAMAGES: [(&str, Damage); 8] = [
 
 /// A3. A stopped holder notices nothing, so only the second process can keep the two apart.
 #[tokio::test]
-async fn second_owner_is_refused_while_a_holder_lives_and_tokens_grow() {
+async fn second_owner_is_refused_while_holder_lives() {
     join_all(DAMAGES.map(|(what, damage)| async move {
         let home = Home::new();
-        let mut holder = Process::start("keep", &home.path());
-        let held: i64 = holder.hear().await.unwrap().parse().unwrap();
+        let mut holder = ChildProcess::start("keep", &home.path());
+        let held: i64 = holder.next_report().await.unwrap().parse().unwrap();
         holder.signal(rustix::process::Signal::STOP);
         let path = damage(&home);
         let refused = options().open(&path).await;
@@ -107,7 +107,7 @@ async fn second_owner_is_refused_while_a_holder_lives_and_tokens_grow() {
 
 /// A3. Without a request or a watch, and long before the next renewal.
 #[tokio::test]
-async fn session_ends_at_once_when_its_files_are_renamed() {
+async fn renamed_files_end_session_at_once() {
     for (what, damage) in DAMAGES {
         let home = Home::new();
         let store = home.store().await;
@@ -121,9 +121,9 @@ async fn session_ends_at_once_when_its_files_are_renamed() {
     }
 }
 
-/// A process whose store was lost stays marked while a holder in it may still act, and no longer.
+/// A process that has lost its store stays marked while a holder in it may still act, and no longer.
 #[tokio::test]
-async fn lost_handle_blocks_its_path_until_it_is_closed_or_its_leases_are_over() {
+async fn lost_handle_blocks_path_until_leases_end() {
     let home = Home::new();
     let store = home.store().await;
     store.grant(Duration::from_secs(60), None).await.unwrap();
@@ -145,7 +145,7 @@ async fn lost_handle_blocks_its_path_until_it_is_closed_or_its_leases_are_over()
 
 /// A4.
 #[tokio::test]
-async fn database_with_a_second_link_is_refused_under_both_names() {
+async fn hard_linked_database_is_refused() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "").await.unwrap();
@@ -167,7 +167,7 @@ async fn database_with_a_second_link_is_refused_under_both_names() {
 
 /// A4. Needs the right to mount.
 #[tokio::test]
-async fn bind_mount_of_the_database_is_refused_and_of_its_folder_shared() {
+async fn bind_mounted_database_is_refused() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "1").await.unwrap();
@@ -216,7 +216,7 @@ impl Drop for Mount {
 
 /// A5.
 #[tokio::test]
-async fn folder_that_every_user_may_write_is_refused_without_the_sticky_bit() {
+async fn open_folder_needs_sticky_bit() {
     let home = Home::new();
     let folder = home.path().parent().unwrap().to_owned();
     std::fs::create_dir(&folder).unwrap();
@@ -240,9 +240,9 @@ async fn planted_links_change_nothing_outside_the_store() {
             std::fs::write(&victim, "precious").unwrap();
             let before = std::fs::metadata(&victim).unwrap();
             if is_hard {
-                std::fs::hard_link(&victim, home.beside(suffix)).unwrap();
+                std::fs::hard_link(&victim, home.side_file(suffix)).unwrap();
             } else {
-                std::os::unix::fs::symlink(&victim, home.beside(suffix)).unwrap();
+                std::os::unix::fs::symlink(&victim, home.side_file(suffix)).unwrap();
             }
             let opened = options().open(home.path()).await;
             assert_eq!(opened.is_ok(), suffix == ".bell", "{suffix}: {opened:?}");
@@ -265,8 +265,8 @@ async fn side_file_of_another_user_is_refused() {
         let folder = home.path().parent().unwrap().to_owned();
         std::fs::create_dir(&folder).unwrap();
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o1777)).unwrap();
-        std::fs::write(home.beside(suffix), "").unwrap();
-        if let Err(error) = std::os::unix::fs::chown(home.beside(suffix), Some(OTHER), None) {
+        std::fs::write(home.side_file(suffix), "").unwrap();
+        if let Err(error) = std::os::unix::fs::chown(home.side_file(suffix), Some(OTHER), None) {
             eprintln!("skipped: chown needs root: {error}");
             return;
         }
@@ -281,14 +281,14 @@ async fn side_file_of_another_user_is_refused() {
 
 /// A6.
 #[tokio::test]
-async fn garbage_in_the_notifier_never_makes_the_store_unusable() {
+async fn garbage_in_notifier_keeps_store_usable() {
     for garbage in [&[0xFF; 4_096][..], &[0x7F; 8], b"", b"text"] {
         let home = Home::new();
         let store = home.store().await;
         let before = store.put("/a", "").await.unwrap();
         store.close().await;
-        std::fs::remove_file(home.beside(".bell")).unwrap();
-        std::fs::write(home.beside(".bell"), garbage).unwrap();
+        std::fs::remove_file(home.side_file(".bell")).unwrap();
+        std::fs::write(home.side_file(".bell"), garbage).unwrap();
         let store = home.store().await;
         assert_eq!(store.put("/a", "").await.unwrap(), before.next());
     }
@@ -296,7 +296,7 @@ async fn garbage_in_the_notifier_never_makes_the_store_unusable() {
 
 /// A copy of a store may be older than the original: tokens go on above all that the original can have handed out.
 #[tokio::test]
-async fn restored_copy_of_all_files_goes_on_above_every_later_token() {
+async fn restored_copy_continues_above_later_tokens() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "").await.unwrap();

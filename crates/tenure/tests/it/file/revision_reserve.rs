@@ -9,13 +9,13 @@ use super::Home;
 /// The first record of the file: a revision, and the same with every bit turned over.
 fn reserve(home: &Home) -> Revision {
     let mut record = [0; 16];
-    std::fs::File::open(home.beside(".epoch")).unwrap().read_exact_at(&mut record, 0).unwrap();
+    std::fs::File::open(home.side_file(".epoch")).unwrap().read_exact_at(&mut record, 0).unwrap();
     let half = |from: usize| i64::from_le_bytes(record[from..from + 8].try_into().unwrap());
     assert_eq!(half(0), !half(8), "the record is whole");
     Revision(half(0))
 }
 
-/// M34. A power loss takes the last revisions away; only this number survives to tell how far they went.
+/// M34. After a power loss only this number shows how far the lost revisions went.
 #[tokio::test]
 async fn reserve_on_disk_covers_committed_revisions() {
     let home = Home::new();

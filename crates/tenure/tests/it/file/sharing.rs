@@ -13,7 +13,7 @@ use tenure::store::{
 use tenure_core::time::Moment;
 use tokio::time::timeout;
 
-use super::child::Process;
+use super::child::ChildProcess;
 use super::{Home, PATIENCE, options};
 
 /// The next revision of a watch.
@@ -29,7 +29,7 @@ pub(super) async fn watch_all(store: &Store, start: WatchStart) -> WatchStream {
 }
 
 #[tokio::test]
-async fn two_handles_of_one_process_share_keys_events_and_exclusion() {
+async fn two_handles_of_process_share_store() {
     let home = Home::new();
     let (one, two) = (home.store().await, home.store().await);
     assert_eq!(one.info().id, two.info().id);
@@ -44,7 +44,7 @@ async fn two_handles_of_one_process_share_keys_events_and_exclusion() {
 }
 
 #[tokio::test]
-async fn a_store_is_as_it_was_when_it_is_opened_again() {
+async fn reopened_store_is_unchanged() {
     let home = Home::new();
     let store = home.store().await;
     let id = store.info().id.clone();
@@ -63,7 +63,7 @@ async fn a_store_is_as_it_was_when_it_is_opened_again() {
 }
 
 #[tokio::test]
-async fn what_waits_together_is_committed_together_each_with_its_own_revision() {
+async fn queued_writes_share_one_commit() {
     let home = Home::new();
     let store = home.store().await;
     let before = store.put("/first", "").await.unwrap();
@@ -75,7 +75,7 @@ async fn what_waits_together_is_committed_together_each_with_its_own_revision() 
 }
 
 #[tokio::test]
-async fn one_refused_transaction_of_a_group_leaves_the_others_alone() {
+async fn refused_transaction_fails_alone_in_group() {
     let home = Home::new();
     let store = home.store().await;
     let lease = tenure::store::LeaseId::new(7).unwrap();
@@ -95,7 +95,7 @@ async fn one_refused_transaction_of_a_group_leaves_the_others_alone() {
 
 /// X16. The writer finishes or never begins; it never stops in the middle with the lock in its hand.
 #[tokio::test]
-async fn a_cancelled_write_leaves_no_transaction_open_and_is_whole() {
+async fn cancelled_write_is_atomic() {
     let home = Home::new();
     let (one, two) = (home.open().await, home.store().await);
     for n in 0..200 {
@@ -117,11 +117,11 @@ async fn a_cancelled_write_leaves_no_transaction_open_and_is_whole() {
 }
 
 #[tokio::test]
-async fn readers_do_not_wait_for_a_writer_that_holds_the_lock() {
+async fn readers_do_not_wait_for_writers() {
     let home = Home::new();
     let store = home.store().await;
     store.put("/a", "1").await.unwrap();
-    let mut holder = Process::start("hold", &home.path());
+    let mut holder = ChildProcess::start("hold", &home.path());
     holder.expect("holding").await;
     let began = Instant::now();
     assert_eq!(store.get_key("/a").await.unwrap().unwrap().value, "1");
@@ -136,7 +136,7 @@ async fn readers_do_not_wait_for_a_writer_that_holds_the_lock() {
 
 /// X07. A writer that dies between its commit and the bell rings no bell at all.
 #[tokio::test]
-async fn a_commit_without_the_bell_is_an_event_within_100_ms() {
+async fn commit_without_notification_is_seen_within_100_ms() {
     let home = Home::new();
     let store = home.store().await;
     let mut watch = watch_all(&store, WatchStart::Now).await;
@@ -161,13 +161,13 @@ async fn a_commit_without_the_bell_is_an_event_within_100_ms() {
     assert!(late[5] < Duration::from_millis(100), "{late:?}");
 }
 
-/// X08. Everybody sees the end of a lease at the same instant, and one of them brings it about.
+/// X08. All processes see the end of a lease at the same instant, and one of them deletes its keys.
 #[tokio::test]
-async fn eight_processes_that_reap_end_each_lease_exactly_once_and_never_early() {
+async fn eight_processes_expire_each_lease_once() {
     const LEASES: u64 = 100;
     let home = Home::new();
     let store = home.store().await;
-    let mut others: Vec<Process> = (0..8).map(|_| Process::start("watch", &home.path())).collect();
+    let mut others: Vec<ChildProcess> = (0..8).map(|_| ChildProcess::start("watch", &home.path())).collect();
     for other in &mut others {
         other.expect("watching").await;
     }
@@ -200,7 +200,7 @@ async fn eight_processes_that_reap_end_each_lease_exactly_once_and_never_early()
 
 /// X09, in a process that is alive and in one that comes later.
 #[tokio::test]
-async fn a_key_whose_lease_is_over_is_not_seen_by_the_first_read() {
+async fn expired_key_is_hidden_from_first_read() {
     let home = Home::new();
     let store = home.store().await;
     for round in 0..10 {
@@ -217,8 +217,8 @@ async fn a_key_whose_lease_is_over_is_not_seen_by_the_first_read() {
         assert!(matches!(store.renew(grant.id).await.unwrap(), tenure::store::Renewal::Gone));
         assert!(store.lease(grant.id).await.unwrap().is_none());
     }
-    let mut holder = Process::start("lease", &home.path());
-    let deadline = holder.hear().await.unwrap().parse().unwrap();
+    let mut holder = ChildProcess::start("lease", &home.path());
+    let deadline = holder.next_report().await.unwrap().parse().unwrap();
     holder.kill().await;
     store.close().await;
     let deadline = Moment::after_origin(Duration::from_nanos(deadline));
@@ -230,10 +230,11 @@ async fn a_key_whose_lease_is_over_is_not_seen_by_the_first_read() {
 
 /// X13.
 #[tokio::test]
-async fn a_lease_outlives_its_process_by_no_less_than_its_ttl() {
+async fn lease_outlives_its_process_by_ttl() {
     let home = Home::new();
-    let mut holder = Process::start("lease", &home.path());
-    let deadline = Moment::after_origin(Duration::from_nanos(holder.hear().await.unwrap().parse().unwrap()));
+    let mut holder = ChildProcess::start("lease", &home.path());
+    let deadline =
+        Moment::after_origin(Duration::from_nanos(holder.next_report().await.unwrap().parse().unwrap()));
     holder.kill().await;
     let store = home.store().await;
     let revision = store.get(Get::key("/held")).await.unwrap().revision;
@@ -250,7 +251,7 @@ async fn a_lease_outlives_its_process_by_no_less_than_its_ttl() {
 }
 
 #[tokio::test]
-async fn a_watcher_that_was_up_to_date_survives_a_compaction_by_another_process() {
+async fn current_watcher_survives_foreign_compaction() {
     let home = Home::new();
     let (one, two) = (home.store().await, home.store().await);
     one.put("/other", "0").await.unwrap();
@@ -265,7 +266,7 @@ async fn a_watcher_that_was_up_to_date_survives_a_compaction_by_another_process(
 }
 
 #[tokio::test]
-async fn history_beyond_what_is_kept_is_forgotten_in_steps_and_its_rows_go() {
+async fn old_history_is_removed_in_steps() {
     let home = Home::new();
     let retention = Retention { revisions: 100, age: Duration::ZERO };
     let store = Store::new(options().retention(retention).open(home.path()).await.unwrap());
@@ -294,9 +295,9 @@ async fn history_beyond_what_is_kept_is_forgotten_in_steps_and_its_rows_go() {
 }
 
 #[tokio::test]
-async fn closing_waits_for_the_threads_and_dropping_ends_them() {
+async fn close_joins_threads_and_drop_ends_them() {
     let home = Home::new();
-    let mut other = Process::start("threads", &home.path());
+    let mut other = ChildProcess::start("threads", &home.path());
     other.expect("4 while open").await;
     other.expect("none after close").await;
     other.expect("none after drop").await;

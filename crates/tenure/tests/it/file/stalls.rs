@@ -1,4 +1,4 @@
-//! Processes that stand still with the lock in their hand: safe, bounded, and somebody says so.
+//! Processes that are stopped while they hold the write lock: safe, bounded, and logged.
 
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use super::child::Process;
+use super::child::ChildProcess;
 use super::{Home, PATIENCE, options};
 
 /// S6.
 #[tokio::test]
-async fn a_stopped_holder_makes_writers_busy_after_five_seconds_and_is_named_after_one() {
+async fn stopped_lock_holder_makes_writers_busy() {
     let warnings = Warnings::collect();
     let home = Home::new();
     let store = home.store().await;
-    let mut holder = Process::start("hold", &home.path());
+    let mut holder = ChildProcess::start("hold", &home.path());
     holder.expect("holding").await;
     holder.signal(rustix::process::Signal::STOP);
     let began = Instant::now();
@@ -46,14 +46,14 @@ async fn a_stopped_holder_makes_writers_busy_after_five_seconds_and_is_named_aft
 async fn closing_behind_a_stopped_holder_does_not_hang() {
     let home = Home::new();
     let store = home.store().await;
-    let mut holder = Process::start("hold", &home.path());
+    let mut holder = ChildProcess::start("hold", &home.path());
     holder.expect("holding").await;
     holder.signal(rustix::process::Signal::STOP);
     let write = tokio::spawn({
         let store = store.clone();
         async move { store.put("/a", "").await }
     });
-    // Nobody can tell when a thread sleeps in the kernel; by now it does.
+    // A sleep in the kernel cannot be observed; by now the thread sleeps.
     tokio::time::sleep(Duration::from_millis(300)).await;
     timeout(PATIENCE, store.close()).await.unwrap();
     let outcome = timeout(PATIENCE, write).await.unwrap().unwrap();
@@ -61,9 +61,9 @@ async fn closing_behind_a_stopped_holder_does_not_hang() {
     drop(holder);
 }
 
-/// Somebody may open the file with SQLite's own tools; they do not queue, and need not.
+/// SQLite's own tools may open the file; they do not queue, and need not.
 #[tokio::test]
-async fn a_writer_that_does_not_queue_is_waited_for() {
+async fn foreign_sqlite_writer_is_waited_for() {
     let home = Home::new();
     let store = home.store().await;
     let connection = rusqlite::Connection::open(home.path()).unwrap();

@@ -1,10 +1,10 @@
 //! The end of a connection: the order in which things end, and what is reported of the rest.
 
 use super::*;
-use tenure::{CloseError, LossReason, ReleaseError};
+use tenure::{CloseError, LeadError, LossReason, ReleaseError};
 
 #[tokio::test]
-async fn a_live_guard_is_named_and_lost_and_its_lease_is_left() {
+async fn close_names_live_guard_and_keeps_lease() {
     let world = World::new();
     let builder =
         Tenure::builder().store(world.process("web-1").store()).clock(world.process("web-1").clock());
@@ -12,11 +12,11 @@ async fn a_live_guard_is_named_and_lost_and_its_lease_is_left() {
     let guard = tenure.lock("deploy").await.unwrap();
     let hold = guard.hold();
     let error = tenure.close().await.unwrap_err();
-    let said = error.to_string();
-    let CloseError::StillHeld { holds, ttl, .. } = error else { panic!("{said}") };
+    let message = error.to_string();
+    let CloseError::StillHeld { holds, ttl, .. } = error else { panic!("{message}") };
     assert_eq!(holds, ["lock 'deploy'"]);
     assert!(ttl <= Duration::from_secs(15), "{ttl:?}");
-    assert!(said.starts_with("lock 'deploy' is still held; expires within"), "{said}");
+    assert!(message.starts_with("lock 'deploy' is still held; expires within"), "{message}");
     assert_eq!(hold.loss(), Some(LossReason::Closed));
     assert!(
         !world.process("onlooker").store().leases().await.unwrap().is_empty(),
@@ -26,7 +26,7 @@ async fn a_live_guard_is_named_and_lost_and_its_lease_is_left() {
 }
 
 #[tokio::test]
-async fn keys_and_leases_are_gone_before_a_given_store_is_left_open() {
+async fn close_deletes_keys_and_keeps_given_store() {
     let store = Store::memory();
     let tenure = Tenure::connect(store.clone()).await.unwrap();
     tenure.register("a", "v").await.unwrap();
@@ -65,4 +65,59 @@ async fn dropping_the_last_handle_closes_in_the_background() {
     let mut states = states;
     let closed = states.wait_for(|state| matches!(state, tenure::session::SessionState::Closed { .. }));
     tokio::time::timeout(MINUTE, closed).await.unwrap().unwrap();
+}
+
+/// Its term was still held, so `close` returned an error and left the leader's key until the TTL had passed.
+#[tokio::test]
+async fn leads_resign_before_the_session_closes() {
+    let store = Store::memory();
+    let (tenure, other) =
+        (Tenure::connect(store.clone()).await.unwrap(), Tenure::connect(store.clone()).await.unwrap());
+    let election = tenure.election("scheduler");
+    let (began, has_begun) = tokio::sync::oneshot::channel();
+    let mut began = Some(began);
+    let leading = tokio::spawn({
+        let election = election.clone();
+        async move {
+            let lead = election.lead(|term| {
+                began.take().map(|began| began.send(()));
+                async move {
+                    std::future::pending::<()>().await;
+                    drop(term);
+                }
+            });
+            lead.await
+        }
+    });
+    has_begun.await.unwrap();
+    let waiting = tokio::spawn({
+        let election = other.election("scheduler");
+        async move { election.lead(|_| std::future::pending::<()>()).await }
+    });
+    tenure.close().await.unwrap();
+    assert!(matches!(leading.await.unwrap(), Err(LeadError::Closed)));
+    assert!(!election.is_leader());
+    // The next candidate leads without waiting for a TTL, and a candidate that waits is ended too.
+    let third = Tenure::connect(store.clone()).await.unwrap();
+    let queued = tokio::spawn({
+        let election = third.election("scheduler");
+        async move { election.lead(|_| std::future::pending::<()>()).await }
+    });
+    while other.election("scheduler").snapshot().await.unwrap().candidates.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    third.close().await.unwrap();
+    assert!(matches!(queued.await.unwrap(), Err(LeadError::Closed)));
+    other.close().await.unwrap();
+    assert!(matches!(waiting.await.unwrap(), Err(LeadError::Closed)));
+    assert!(store.leases().await.unwrap().is_empty());
+}
+
+/// Work that does not stop loses its hold when the bound is over.
+#[tokio::test(start_paused = true)]
+async fn close_waits_no_longer_than_its_timeout() {
+    let tenure = Tenure::connect(Store::memory()).await.unwrap();
+    let _running = tenure.election("a").campaign().await.unwrap();
+    let closed = tenure.close().timeout(Duration::ZERO).await;
+    assert!(matches!(closed, Err(CloseError::StillHeld { .. })), "{closed:?}");
 }

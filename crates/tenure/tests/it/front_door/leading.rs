@@ -1,4 +1,4 @@
-//! Who leads, by the clock alone.
+//! Local leadership, by the clock alone.
 
 use super::*;
 use tenure::LossReason;
@@ -11,7 +11,7 @@ async fn process(world: &World, name: &str) -> Tenure {
 }
 
 #[tokio::test]
-async fn a_leader_that_is_cut_off_stops_before_its_successor_starts() {
+async fn partitioned_leader_stops_before_successor() {
     let world = World::new();
     let (one, two) = (process(&world, "one").await, process(&world, "two").await);
     let (a, b) = (one.election("scheduler"), two.election("scheduler"));

@@ -1,4 +1,4 @@
-//! Barriers: who goes on, and when.
+//! Barriers: when parties pass.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use super::{connect, keys, on_every_engine, wait_for_keys};
 use crate::election::child::Process;
 
 on_every_engine! {
-    nobody_passes_before_all_have_come_round_after_round;
+    barrier_rounds_pass_only_when_complete;
     a_party_that_waited_in_vain_leaves_nothing_behind;
-    a_party_whose_place_is_lost_is_told;
+    barrier_party_with_deleted_key_fails;
 }
 
 mod claims {
@@ -27,7 +27,7 @@ mod claims {
 
     const THREE: u32 = 3;
 
-    pub(super) async fn nobody_passes_before_all_have_come_round_after_round(store: Store) {
+    pub(super) async fn barrier_rounds_pass_only_when_complete(store: Store) {
         let arrived = Arc::new(AtomicU32::new(0));
         let mut parties = JoinSet::new();
         for _ in 0..3 {
@@ -59,7 +59,7 @@ mod claims {
         assert!(matches!(first.barrier("", THREE).wait().await, Err(BarrierError::InvalidName(_))));
     }
 
-    pub(super) async fn a_party_whose_place_is_lost_is_told(store: Store) {
+    pub(super) async fn barrier_party_with_deleted_key_fails(store: Store) {
         let (session, locks) = process(&store);
         let waiting = tokio::spawn(locks.barrier("x", THREE).wait().into_future());
         wait_for_keys(&store, 1).await;
@@ -94,14 +94,14 @@ async fn one_that_dies_is_waited_for_no_longer(url: &str, store: Store) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_dies_at_a_barrier_is_waited_for_no_longer_on_etcd() {
+async fn dead_barrier_party_is_replaced_on_etcd() {
     let etcd = Etcd::start();
     one_that_dies_is_waited_for_no_longer(&format!("etcd://{}", etcd.endpoints()), connect(&etcd).await)
         .await;
 }
 
 #[tokio::test]
-async fn a_process_that_dies_at_a_barrier_is_waited_for_no_longer_on_a_file() {
+async fn dead_barrier_party_is_replaced_on_file() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file://{}/store.db", folder.path().display());
     one_that_dies_is_waited_for_no_longer(&url, Store::open(&url.parse().unwrap()).await.unwrap()).await;

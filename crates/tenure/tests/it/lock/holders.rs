@@ -1,4 +1,4 @@
-//! Who holds, as the error of a caller reports that does not.
+//! The holder, as the error of another caller names it.
 
 use tenure::identity::Identity;
 use tenure_fixture::{Mode, Proxy};
@@ -123,7 +123,7 @@ mod claims {
 
 /// The holder cannot be read: the wait ends on time, and as an expired wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn expired_wait_ends_on_time_while_the_store_hangs_on_etcd() {
+async fn expired_wait_ends_despite_hanging_store_on_etcd() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let near = connect(&etcd).await;

@@ -71,13 +71,13 @@ async fn pause_under_acquires(pause: Duration, endpoints: Endpoints, run: usize)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_enters_leave_no_key_beside_other_members() {
+async fn late_enters_leave_no_key_on_other_members() {
     pause_under_acquires(Duration::from_secs(3), Endpoints::All, 0).await;
 }
 
 /// A pause of 5 s in every check; with `TENURE_SOAK=1` 20 runs each of 5, 13 and 30 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn soak_late_enters_of_paused_follower_leave_no_key() {
+async fn soak_late_enters_of_paused_member_leave_nothing() {
     let is_soak = std::env::var("TENURE_SOAK").is_ok_and(|value| value == "1");
     let (pauses, runs) = if is_soak { (&[5, 13, 30][..], 20) } else { (&[5][..], 1) };
     for &pause in pauses {

@@ -11,7 +11,7 @@ use super::{connect, process, soon, wait_for_keys};
 /// A hold is recorded once it has lasted this long.
 const RECORDED_AFTER: Duration = Duration::from_millis(100);
 
-/// How many requests the server was asked, all told: what places are put, looked at and taken away with, and everything else.
+/// How many requests the server received in all: those that put, read and delete queue keys, and all others.
 fn requests(etcd: &Etcd) -> (f64, f64) {
     let started = |method: &str| {
         etcd.member(0).metric_with("grpc_server_started_total", &format!("grpc_method=\"{method}\""))
@@ -34,7 +34,7 @@ async fn wait_for_watchers(etcd: &Etcd, count: f64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_uncontended_lock_is_one_request_and_its_release_another() {
+async fn uncontended_lock_and_release_are_two_requests() {
     let etcd = Etcd::start();
     let (_session, locks) = process(&connect(&etcd).await);
     locks.lock("warm").await.unwrap().release().await.unwrap();
@@ -66,10 +66,10 @@ async fn successful_bounded_requests_read_no_holder() {
     assert_eq!(requests(&etcd).1, before.1, "nothing but enters and leaves");
 }
 
-/// Each in a process of its own, so nothing is shared: a waiter watches its own place and the one before it, and nobody else looks
+/// Each in a process of its own, so nothing is shared: a waiter watches its own key and its predecessor, and no other waiter reads
 /// when a lock is released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_adds_two_watches_and_a_release_wakes_exactly_one() {
+async fn waiter_adds_two_watches_release_wakes_one() {
     let etcd = Etcd::start();
     let onlooker = connect(&etcd).await;
     let mut processes: Vec<(Session, Locks)> = Vec::new();
@@ -85,7 +85,7 @@ async fn a_waiter_adds_two_watches_and_a_release_wakes_exactly_one() {
         wait_for_keys(&onlooker, n + 1).await;
     }
     wait_for_watchers(&etcd, 1.0 + 2.0 * 5.0).await;
-    // Each has asked for its place, and looked again once the place before it was watched.
+    // Each has entered, and has read the queue once more after the watch of its predecessor began.
     soon(async {
         while requests(&etcd).0 < begun + 1.0 + 2.0 * 5.0 {
             tokio::time::sleep(Duration::from_millis(20)).await;

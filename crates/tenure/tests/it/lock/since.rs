@@ -49,7 +49,7 @@ mod claims {
         assert_eq!(keys(&store).await, 0, "what is written in the background restores no key");
     }
 
-    /// Found by users: `held by somebody pid 0`.
+    /// Found by users: the error named a process without a name, with pid 0.
     pub(super) async fn library_lock_names_its_process(store: Store) {
         let (_session, locks) = process(&store);
         let _held = soon(locks.lock("x").into_future()).await.unwrap();

@@ -8,7 +8,7 @@ use super::*;
 
 /// One relay task per watch cost each wake-up a task switch, and a process that waits for a thousand locks three thousand tasks.
 #[tokio::test(start_paused = true)]
-async fn watches_need_no_task_beside_the_driver() {
+async fn watches_need_no_other_task() {
     let store = Store::memory();
     let ((_a, holder), (_b, waiting)) = (process(&store), process(&store));
     let names: Vec<String> = (0..10).map(|n| n.to_string()).collect();

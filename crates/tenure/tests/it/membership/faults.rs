@@ -1,4 +1,4 @@
-//! What breaks: leases that end, stores that go away, networks that part, others who take the place.
+//! Faults: expired leases, outages of the store, partitions, and other processes with the same id.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ async fn through(proxy: &Proxy) -> Store {
 }
 
 #[tokio::test]
-async fn a_lost_lease_is_told_and_the_node_comes_back_as_a_new_incarnation() {
+async fn lost_lease_gives_node_a_new_token() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let a = join(&cluster, &session, "a").await.unwrap();
@@ -21,18 +21,24 @@ async fn a_lost_lease_is_told_and_the_node_comes_back_as_a_new_incarnation() {
         let mut watch = cluster.watch();
         hear(&mut watch, &["snapshot of 1"]).await;
         store.revoke(session.lease_id().unwrap()).await.unwrap();
-        tokio::time::timeout(PATIENCE, a.lost(first)).await.expect("the loss is told");
-        let RegistrationStatus::Member(second) =
-            stands(&a, |standing| matches!(standing, RegistrationStatus::Member(token) if *token > first))
-                .await
+        tokio::time::timeout(PATIENCE, a.lost(first)).await.expect("the loss is reported");
+        let RegistrationStatus::Member(second) = wait_for_status(
+            &a,
+            |standing| matches!(standing, RegistrationStatus::Member(token) if *token > first),
+        )
+        .await
         else {
             unreachable!("that was waited for")
         };
         hear(&mut watch, &["-a", "+a"]).await;
         assert_eq!((a.token(), a.token().unwrap()), (Some(second), second));
-        // A key that is deleted by hand is a loss too.
+        // A key that an operator deletes is a loss too.
         store.txn(Txn::new().then(Op::delete("/shop/nodes/a"))).await.unwrap();
-        stands(&a, |standing| matches!(standing, RegistrationStatus::Member(token) if *token > second)).await;
+        wait_for_status(
+            &a,
+            |standing| matches!(standing, RegistrationStatus::Member(token) if *token > second),
+        )
+        .await;
         hear(&mut watch, &["-a", "+a"]).await;
         a.unregister().await.unwrap();
         session.close().await.unwrap();
@@ -41,12 +47,13 @@ async fn a_lost_lease_is_told_and_the_node_comes_back_as_a_new_incarnation() {
 }
 
 #[tokio::test]
-async fn one_whose_id_was_taken_is_no_member_any_more_and_leaves_the_other_alone() {
+async fn displaced_member_leaves_other_record_alone() {
     on_every_engine(async |store| {
         let (cluster, session) = enter(&store);
         let a = join(&cluster, &session, "a").await.unwrap();
         let usurper = store.put("/shop/nodes/a", r#"{"address":"usurper"}"#).await.unwrap();
-        let standing = stands(&a, |standing| matches!(standing, RegistrationStatus::Displaced(_))).await;
+        let standing =
+            wait_for_status(&a, |standing| matches!(standing, RegistrationStatus::Displaced(_))).await;
         let RegistrationStatus::Displaced(other) = standing else { unreachable!("that was waited for") };
         assert_eq!(other.value(), r#"{"address":"usurper"}"#);
         assert_eq!(a.token(), None);
@@ -58,13 +65,13 @@ async fn one_whose_id_was_taken_is_no_member_any_more_and_leaves_the_other_alone
         a.unregister().await.unwrap();
         session.close().await.unwrap();
         let key = store.get_key("/shop/nodes/a").await.unwrap().unwrap();
-        assert_eq!(key.modified, usurper, "what somebody else put is theirs");
+        assert_eq!(key.modified, usurper, "the key of the other process is unchanged");
     })
     .await;
 }
 
 #[tokio::test]
-async fn one_who_was_cut_off_and_replaced_learns_it_when_the_network_is_back() {
+async fn replaced_member_learns_it_after_partition() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let (near, far) = (connect(&etcd).await, through(&proxy).await);
@@ -75,10 +82,11 @@ async fn one_who_was_cut_off_and_replaced_learns_it_when_the_network_is_back() {
     let first = victim.token().unwrap();
     proxy.set(Mode::BlackHole);
     let heir = join(&here, &other, "a").address("heir").timeout(PATIENCE).await.unwrap();
-    assert_eq!(victim.token(), None, "it stopped believing before anybody else could join");
+    assert_eq!(victim.token(), None, "it is no member before another process can join");
     assert!(heir.token().unwrap() > first);
     proxy.set(Mode::Pass);
-    let standing = stands(&victim, |standing| matches!(standing, RegistrationStatus::Displaced(_))).await;
+    let standing =
+        wait_for_status(&victim, |standing| matches!(standing, RegistrationStatus::Displaced(_))).await;
     let RegistrationStatus::Displaced(successor) = standing else { unreachable!("that was waited for") };
     assert_eq!(successor.token(), heir.token().unwrap());
     assert_eq!(session.keys().len(), 0, "it does not come back when the other leaves");
@@ -90,7 +98,7 @@ async fn one_who_was_cut_off_and_replaced_learns_it_when_the_network_is_back() {
 }
 
 #[tokio::test]
-async fn the_last_picture_stays_in_an_outage_and_says_how_old_it_is() {
+async fn view_keeps_snapshot_and_age_in_outage() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let (near, far) = (connect(&etcd).await, through(&proxy).await);
@@ -109,7 +117,7 @@ async fn the_last_picture_stays_in_an_outage_and_says_how_old_it_is() {
     while view.is_fresh() {
         tokio::time::timeout(PATIENCE, view.changed()).await.expect("the view knows that it is old").unwrap();
     }
-    // Meanwhile one leaves, one restarts, one comes, and the history of it is thrown away.
+    // Meanwhile one node leaves, one restarts, one joins, and that history is compacted.
     a.unregister().await.unwrap();
     let former = b.token().unwrap();
     b.unregister().await.unwrap();
@@ -136,7 +144,7 @@ async fn the_last_picture_stays_in_an_outage_and_says_how_old_it_is() {
 }
 
 #[tokio::test]
-async fn leaving_a_store_that_is_down_is_bounded_and_says_so() {
+async fn unregister_during_outage_is_bounded_and_fails() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let cluster = Members::new(store.clone(), &namespace());
@@ -148,7 +156,7 @@ async fn leaving_a_store_that_is_down_is_bounded_and_says_so() {
         .expect("bounded");
     assert!(matches!(change, Err(RegisterError::Timeout { .. })), "{change:?}");
     let left = tokio::time::timeout(PATIENCE, a.unregister()).await.expect("bounded");
-    assert!(left.is_err(), "nobody knows whether it is gone");
+    assert!(left.is_err(), "it is unknown whether the key is deleted");
     let join = join(&cluster, &session, "b").timeout(Duration::from_millis(500));
     let refused = tokio::time::timeout(PATIENCE, join.into_future()).await.expect("bounded").unwrap_err();
     assert!(matches!(refused, JoinError::Timeout { .. } | JoinError::Store(_)), "{refused:?}");
@@ -161,7 +169,7 @@ async fn leaving_a_store_that_is_down_is_bounded_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_change_made_while_the_store_is_down_is_there_when_it_is_back() {
+async fn update_during_outage_is_stored_later() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let (cluster, session) = enter(&store);

@@ -1,4 +1,4 @@
-//! Many nodes: everybody sees everybody, and nothing is left when they go.
+//! Many nodes: all views show all nodes, and nothing is left when they leave.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::*;
 const NODES: usize = 500;
 
 /// Nodes, each with a session of its own, and views.
-async fn everybody_sees_everybody(nodes: usize, view_count: usize) {
+async fn all_views_show_all_nodes(nodes: usize, view_count: usize) {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let cluster = Members::new(store.clone(), &namespace());
@@ -41,7 +41,7 @@ async fn everybody_sees_everybody(nodes: usize, view_count: usize) {
     }
     for view in &mut views {
         let empty = tokio::time::timeout(4 * PATIENCE, view.wait_for(MemberSnapshot::is_empty));
-        empty.await.expect("every view shows nobody").unwrap();
+        empty.await.expect("every view is empty").unwrap();
     }
     for closed in join_all(sessions.iter().map(Session::close)).await {
         closed.unwrap();
@@ -57,14 +57,14 @@ async fn everybody_sees_everybody(nodes: usize, view_count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_hundred_nodes_are_seen_by_every_view() {
-    everybody_sees_everybody(NODES, 8).await;
+    all_views_show_all_nodes(NODES, 8).await;
 }
 
 /// Fifty, and five hundred only when it is asked for: `TENURE_SOAK=1`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn soak_nodes_with_a_view_each_see_one_another() {
+async fn soak_views_of_all_nodes_agree() {
     let nodes = if std::env::var_os("TENURE_SOAK").is_some() { NODES } else { 50 };
-    everybody_sees_everybody(nodes, nodes).await;
+    all_views_show_all_nodes(nodes, nodes).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What must be right even if everybody looks at the wrong moment: races made to happen, on a store that is late on purpose.
+//! Races made to happen on a store that delays replies and events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use super::*;
 use crate::tokio_clock::TokioClock;
 use crate::twisted::{Twist, Twisted};
 
-/// Answers to reads are kept back until they are let go.
+/// Delays replies to reads until the test releases them.
 struct Late(Arc<Notify>);
 
 impl Twist for Late {
@@ -23,7 +23,7 @@ impl Twist for Late {
     }
 }
 
-/// Nothing is told to those who watch.
+/// Delivers no event to watches.
 struct Mute;
 
 impl Twist for Mute {
@@ -51,14 +51,14 @@ impl Twist for Down {
 }
 
 #[tokio::test]
-async fn one_who_saw_the_id_free_does_not_overwrite_another_of_its_own_session() {
+async fn late_join_keeps_other_key_of_session() {
     let memory = MemoryEngine::new();
     let store = Store::new(memory.clone());
     let (cluster, session) = enter(&store);
     let let_go = Arc::new(Notify::new());
     let late = Members::new(Twisted::store(memory, Late(let_go.clone())), &namespace());
     let mut second = join(&late, &session, "a").address("late").into_future();
-    assert!(futures_util::poll!(&mut second).is_pending(), "it has looked, and was not told yet");
+    assert!(futures_util::poll!(&mut second).is_pending(), "its read is in flight");
     let first = join(&cluster, &session, "a").await.unwrap();
     let_go.notify_one();
     let refused = tokio::time::timeout(PATIENCE, second).await.unwrap().unwrap_err();
@@ -69,7 +69,7 @@ async fn one_who_saw_the_id_free_does_not_overwrite_another_of_its_own_session()
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_does_not_know_yet_that_its_id_was_taken_does_not_overwrite_the_other() {
+async fn displaced_member_never_overwrites_before_it_knows() {
     let memory = TokioClock::memory();
     let store = Store::new(memory.clone());
     let cluster = Members::new(Twisted::store(memory, Mute), &namespace());
@@ -86,7 +86,7 @@ async fn one_who_does_not_know_yet_that_its_id_was_taken_does_not_overwrite_the_
 }
 
 #[tokio::test]
-async fn a_join_goes_on_trying_for_as_long_as_it_was_told() {
+async fn join_retries_until_its_timeout() {
     let memory = MemoryEngine::new();
     let is_up = Arc::new(AtomicBool::new(false));
     let cluster = Members::new(Twisted::store(memory.clone(), Down(is_up.clone())), &namespace());

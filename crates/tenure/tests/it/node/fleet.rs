@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use tenure::client::{Client, NewTask};
+use tenure::NewTask;
 use tenure::store::Store;
 use tenure::store::file::FileEngine;
 use tenure_core::id::TaskId;
@@ -16,6 +16,7 @@ use tenure_core::task::TaskState;
 use tenure_fixture::Etcd;
 
 use super::{PATIENCE, Shop, Worker};
+use crate::client::tenure_on;
 use crate::membership::connect;
 
 const KINDS: [&str; 2] = ["mail", "video"];
@@ -60,13 +61,13 @@ impl Fleet {
     }
 
     async fn submit(self, shop: &Shop) {
-        let client = Client::new(shop.store.clone(), &shop.namespace);
+        let client = tenure_on(&shop.store, &shop.namespace);
         let new = |kind: &str, n: usize| {
             let id = TaskId::parse(&format!("{kind}-{n}")).unwrap();
-            NewTask::new(id).kind(kind).props_text(self.does).unwrap()
+            NewTask::new(kind).id(id).props_json(self.does)
         };
-        let tasks = KINDS.into_iter().flat_map(|kind| (0..self.tasks).map(move |n| new(kind, n))).collect();
-        for submitted in client.submit_many(tasks).await {
+        let tasks = KINDS.into_iter().flat_map(|kind| (0..self.tasks).map(move |n| new(kind, n)));
+        for submitted in client.submit_all(tasks).await {
             submitted.unwrap();
         }
     }

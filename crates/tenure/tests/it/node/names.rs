@@ -1,12 +1,14 @@
 //! One task's end leaves others alone, and what has ended does not come back.
 
-use tenure::client::{Client, NewTask, Submitted};
+use tenure::NewTask;
+use tenure::task::SubmitError;
 use tenure_core::task::TaskMessage;
 
 use super::*;
+use crate::client::tenure_on;
 
-fn client(shop: &Shop) -> Client {
-    Client::new(shop.store.clone(), &shop.namespace)
+fn client(shop: &Shop) -> Tenure {
+    tenure_on(&shop.store, &shop.namespace)
 }
 
 #[tokio::test]
@@ -19,7 +21,7 @@ async fn the_end_of_t1_by_its_handler_or_by_hand_leaves_t10_and_t11_alone() {
             shop.submit(id).await;
         }
         until("all run", async || shop.ledger.running().len() == 4).await;
-        client.delete(&task("t1")).await.unwrap();
+        client.task(&task("t1")).delete().await.unwrap();
         until("one has stopped", async || shop.ledger.running().len() == 3).await;
         // A new life of the same name, which its handler ends.
         shop.submit_with("t1", r#""done""#).await;
@@ -37,7 +39,7 @@ async fn the_end_of_t1_by_its_handler_or_by_hand_leaves_t10_and_t11_alone() {
 }
 
 #[tokio::test]
-async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
+async fn finished_id_runs_again_after_rerun() {
     on_every_engine(async |store| {
         let shop = Shop::without_lapse(store);
         let client = client(&shop);
@@ -45,8 +47,8 @@ async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
         // One that failed, and one that is done.
         for (id, ends) in [("failed", TaskState::Failed), ("done", TaskState::Completed)] {
             let does = if ends == TaskState::Failed { r#""fault""# } else { r#""done""# };
-            let new = || NewTask::new(task(id)).props_text(does).unwrap();
-            assert_eq!(client.submit(new()).await.unwrap(), Submitted::Accepted);
+            let new = || NewTask::new("").id(id).props_json(does);
+            client.submit(new()).await.unwrap();
             if ends == TaskState::Failed {
                 // It sleeps after its first fault; a second error out of a fault would end it, and a policy does after eight. By hand it is sooner.
                 until("it sleeps", async || shop.state(id).await.state.kind() == TaskState::Sleeping).await;
@@ -54,7 +56,8 @@ async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
             }
             until("it has ended", async || shop.state(id).await.state.kind() == ends).await;
             let runs = shop.ledger.runs_of(id).len();
-            assert_eq!(client.submit(new()).await.unwrap(), Submitted::Ended(ends));
+            let refused = client.submit(new()).await;
+            assert!(matches!(refused, Err(SubmitError::Finished { state }) if state == ends), "{refused:?}");
             // What is submitted afterwards runs, so the node has seen this one too.
             shop.submit_with(&format!("after-{id}"), r#""done""#).await;
             until("the next is done", async || {
@@ -63,7 +66,7 @@ async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
             .await;
             assert_eq!(shop.ledger.runs_of(id).len(), runs, "{id} was not run");
             assert_eq!(shop.state(id).await.state.kind(), ends);
-            client.forget(&task(id)).await.unwrap();
+            client.submit(new().rerun()).await.unwrap();
             until("it runs", async || shop.ledger.runs_of(id).len() > runs).await;
         }
         worker.end().await;
@@ -73,14 +76,14 @@ async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
 }
 
 /// Errors until there are too many.
-async fn fail(shop: &Shop, client: &Client, id: &str) {
+async fn fail(shop: &Shop, client: &Tenure, id: &str) {
     for _ in 0..10 {
         if shop.state(id).await.state == TaskStatus::Failed {
             return;
         }
         let error = TaskMessage::Error { message: "and again".to_owned() };
-        let sent = client.command(&task(id), error).await.unwrap();
-        sent.wait(PATIENCE).await.unwrap();
+        let sent = client.task(&task(id)).command(error).no_reply().await.unwrap();
+        sent.reply().timeout(PATIENCE).await.unwrap();
     }
 }
 

@@ -1,6 +1,6 @@
 //! Other processes: this test binary again, in a role that its environment names.
 //!
-//! Only a real process can be stopped past its TTL, and only a process of its own has descriptors that are nobody else's.
+//! Only a real process can be stopped past its TTL, and only a process of its own shares its descriptors with no other test.
 
 #![allow(clippy::print_stderr, reason = "standard error is how a child speaks to its test")]
 
@@ -17,8 +17,8 @@ use tokio::time::timeout;
 const ROLE: &str = "TENURE_SESSION_ROLE";
 const STORE: &str = "TENURE_SESSION_STORE";
 
-/// What children say begins with this, to tell it from what the test harness says.
-const SAYS: &str = "> ";
+/// Messages of children begin with this, unlike those of the test harness.
+const PREFIX: &str = "> ";
 
 /// How long a child may be silent.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,12 +49,12 @@ impl Process {
         Process { child, lines }
     }
 
-    /// What it says next.
+    /// Its next message.
     pub(super) async fn hear(&mut self) -> String {
         loop {
-            let line = timeout(PATIENCE, self.lines.next_line()).await.expect("a child says something");
+            let line = timeout(PATIENCE, self.lines.next_line()).await.expect("a child sends a message");
             let line = line.unwrap().expect("a child does not end before its time");
-            match line.strip_prefix(SAYS) {
+            match line.strip_prefix(PREFIX) {
                 Some(said) => return said.to_owned(),
                 // A panic, most likely: let the reader of the test see it.
                 None => eprintln!("{line}"),
@@ -62,7 +62,7 @@ impl Process {
         }
     }
 
-    /// Waits until it has said this.
+    /// Waits for this message.
     pub(super) async fn expect(&mut self, what: &str) {
         assert_eq!(self.hear().await, what);
     }
@@ -90,19 +90,19 @@ fn another_process_plays_its_role() {
     });
 }
 
-fn say(what: impl std::fmt::Display) {
-    eprintln!("{SAYS}{what}");
+fn send(what: impl std::fmt::Display) {
+    eprintln!("{PREFIX}{what}");
 }
 
-/// Writes one key again and again, and says what came of it and how the session stands.
+/// Writes one key again and again, and reports the results and the state of the session.
 async fn beat(store: Store) {
     let session = Session::options().ttl(STOPPED_TTL).open(store).unwrap();
     let mut state = session.state();
     tokio::spawn(async move {
         while state.changed().await.is_ok() {
             match &*state.borrow_and_update() {
-                SessionState::Live { incarnation } => say(format!("live {incarnation}")),
-                SessionState::Lost { .. } => say("lost"),
+                SessionState::Live { incarnation } => send(format!("live {incarnation}")),
+                SessionState::Lost { .. } => send("lost"),
                 SessionState::Idle | SessionState::Suspect { .. } | SessionState::Closed { .. } => {}
             }
         }
@@ -110,15 +110,15 @@ async fn beat(store: Store) {
     for n in 0_u64.. {
         match session.register_raw("/s/beat", n.to_string()).await {
             Ok(registration) => {
-                say(format!("wrote {} {}", registration.lease, session.remaining().as_millis()));
+                send(format!("wrote {} {}", registration.lease, session.remaining().as_millis()));
             }
-            Err(error) => say(format!("failed {error}")),
+            Err(error) => send(format!("failed {error}")),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Opens and closes two hundred sessions, and says whether the process is as before.
+/// Opens and closes two hundred sessions, and reports whether the process is as before.
 async fn cycle(store: Store) {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -128,7 +128,7 @@ async fn cycle(store: Store) {
         drop(session.lease().await.unwrap());
         session.close().await.unwrap();
     };
-    // The client's streams are opened by whoever first watches or renews, and stay for the others.
+    // The first watch or renewal opens the client's streams, and they stay open for later ones.
     drop(store.watch(Selection::prefix("/r/"), WatchStart::Now, PreviousValues::Omitted).await.unwrap());
     let lease = store.grant(Duration::from_secs(10), None).await.unwrap().id;
     store.renew(lease).await.unwrap();
@@ -138,7 +138,7 @@ async fn cycle(store: Store) {
     for _ in 0..200 {
         once().await;
     }
-    // A task that was told to end may need a moment.
+    // A task that is ending may need a moment.
     let settled = timeout(Duration::from_secs(5), async {
         // The first session's own tasks may have been among those counted before.
         while tasks() > before.0 || descriptors() > before.1 {
@@ -147,35 +147,35 @@ async fn cycle(store: Store) {
     });
     let is_same = settled.await.is_ok();
     let after = (tasks(), descriptors());
-    say(if is_same || after.0 <= before.0 {
+    send(if is_same || after.0 <= before.0 {
         "the same tasks".into()
     } else {
         format!("{after:?} not {before:?}")
     });
-    say(if is_same || after.1 <= before.1 {
+    send(if is_same || after.1 <= before.1 {
         "the same descriptors".into()
     } else {
         format!("{after:?} not {before:?}")
     });
 }
 
-/// Registers a thousand keys, does nothing for twelve seconds, and says how long the process was busy with that.
+/// Registers a thousand keys, does nothing for twelve seconds, and reports how long the process was busy with that.
 async fn idle(store: Store) {
     let session = Session::options().ttl(Duration::from_secs(6)).open(store).unwrap();
     super::register_many(&session, 1_000).await;
     // What is left of registering is over when the first renewal is.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    say("idle");
+    send("idle");
     let before = busy();
     tokio::time::sleep(Duration::from_secs(12)).await;
-    say(format!("busy {}", (busy() - before).as_millis()));
+    send(format!("busy {}", (busy() - before).as_millis()));
     std::future::pending::<()>().await;
 }
 
 /// How long all threads of this process have been on a core.
 fn busy() -> Duration {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
-    // A thread may end between being listed and being looked at.
+    // A thread may end between the listing and the read of its statistics.
     let times = threads.filter_map(|thread| std::fs::read_to_string(thread.join("schedstat")).ok());
     times.map(|text| Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())).sum()
 }

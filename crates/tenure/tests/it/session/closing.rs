@@ -1,4 +1,4 @@
-//! The end of a session: what is tidied up, and what is said of the rest.
+//! Closing a session: what is revoked, and what is reported of the rest.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::*;
 
 /// In a process of its own: descriptors and tasks are those of the whole process.
 #[tokio::test]
-async fn two_hundred_sessions_leave_nothing_behind() {
+async fn two_hundred_sessions_leave_nothing() {
     let etcd = Etcd::start();
     let mut process = Process::start("cycles", &etcd);
     process.expect("the same tasks").await;
@@ -21,7 +21,7 @@ async fn two_hundred_sessions_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn closing_while_etcd_is_down_takes_no_longer_than_it_may_and_says_what_is_left() {
+async fn close_during_outage_is_bounded_and_reports_rest() {
     let etcd = Etcd::start();
     let session = Session::open(connect(&etcd).await).unwrap();
     register_many(&session, 20).await;
@@ -32,11 +32,11 @@ async fn closing_while_etcd_is_down_takes_no_longer_than_it_may_and_says_what_is
     let CloseError::NotConfirmed { leases, keys, ttl, .. } = left else { panic!("{left}") };
     assert_eq!((leases, keys), (1, 20), "{left}");
     assert!(ttl > Duration::ZERO && ttl <= Duration::from_secs(15), "{left}");
-    assert_eq!(session.close().await.unwrap_err(), left, "everybody is told the same");
+    assert_eq!(session.close().await.unwrap_err(), left, "each caller receives the same result");
 }
 
 #[tokio::test]
-async fn closing_while_etcd_comes_back_leaves_nothing() {
+async fn close_during_restart_leaves_nothing() {
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::open(store).unwrap();
@@ -54,7 +54,7 @@ async fn closing_while_etcd_comes_back_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_could_not_be_revoked_is_revoked_when_the_store_is_back() {
+async fn failed_revoke_is_retried_after_outage() {
     let (flaky, store, session) = Flaky::session();
     session.register_raw("/r/a", "v").await.unwrap();
     flaky.turn(Weather::Down);
@@ -69,14 +69,14 @@ async fn a_lease_that_could_not_be_revoked_is_revoked_when_the_store_is_back() {
 }
 
 #[tokio::test]
-async fn a_store_whose_end_only_the_watch_shows_ends_the_session_at_once() {
+async fn store_loss_seen_by_watch_closes_session() {
     let store = Store::memory();
     let session = Session::options().ttl(Duration::from_secs(3_600)).open(store.clone()).unwrap();
     session.register_raw("/r/a", "v").await.unwrap();
     let loan = session.lease().await.unwrap();
     store.close().await;
     wait_for_state(&session, |state| matches!(state, SessionState::Closed { why: Some(_) })).await;
-    assert!(!loan.is_valid(), "nobody may rely on a store that is gone");
+    assert!(!loan.is_valid(), "a lease of a lost store is invalid");
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn a_dropped_session_tidies_up_in_the_background() {
 }
 
 #[tokio::test]
-async fn a_store_that_can_never_be_used_again_ends_the_session() {
+async fn lost_store_closes_session() {
     let store = Store::memory();
     let session = Session::options().ttl(Duration::from_secs(2)).open(store.clone()).unwrap();
     session.register_raw("/r/a", "v").await.unwrap();
@@ -99,9 +99,9 @@ async fn a_store_that_can_never_be_used_again_ends_the_session() {
     assert!(matches!(session.register_raw("/r/b", "v").await, Err(RegisterError::Closed)));
 }
 
-/// Found by users: `close` reported "loans were not given back" and not which lock.
+/// Found by users: `close` reported how many lease handles were alive, and not the lock.
 #[tokio::test(start_paused = true)]
-async fn close_names_what_was_not_released() {
+async fn close_names_unreleased_holds() {
     let world = tenure::testing::World::new();
     let session =
         Session::options().clock(world.process("a").clock()).open(world.process("a").store()).unwrap();
@@ -116,7 +116,7 @@ async fn close_names_what_was_not_released() {
         let session = session.clone();
         async move { session.close().await }
     });
-    // Its owner sees that the session closes, and lets go.
+    // Its owner sees that the session closes, and drops it.
     dropped.lost().await;
     drop(dropped);
     let left = closing.await.unwrap().unwrap_err();

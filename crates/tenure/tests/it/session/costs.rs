@@ -3,9 +3,9 @@
 use super::child::Process;
 use super::*;
 
-/// In a process of its own, whose time is nobody else's.
+/// In a process of its own: its CPU time is that of the sessions alone.
 #[tokio::test]
-async fn a_thousand_idle_keys_cost_one_renewal_every_third_of_the_ttl() {
+async fn idle_keys_cost_one_renewal_per_interval() {
     let etcd = Etcd::start();
     let mut process = Process::start("idle", &etcd);
     process.expect("idle").await;

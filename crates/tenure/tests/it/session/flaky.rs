@@ -23,7 +23,7 @@ pub(super) enum Weather {
     Full = 2,
 }
 
-/// Fails as its weather says, and counts what it was asked.
+/// Fails as its weather requires, and counts its requests.
 #[derive(Clone, Default)]
 pub(super) struct Flaky {
     weather: Arc<AtomicU8>,

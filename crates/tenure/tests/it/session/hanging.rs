@@ -15,7 +15,7 @@ use super::*;
 use crate::tokio_clock::TokioClock;
 use crate::twisted::{Twist, Twisted};
 
-/// Says that it is back whenever it is asked, and grants nothing.
+/// Always reports that it is reachable, and grants nothing.
 #[derive(Clone, Default)]
 struct Liar {
     grants: Arc<AtomicUsize>,
@@ -31,7 +31,7 @@ impl Twist for Liar {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_always_back_is_not_asked_as_fast_as_it_answers() {
+async fn false_reachability_never_causes_busy_requests() {
     let liar = Liar::default();
     let session = Session::open(Twisted::store(TokioClock::memory(), liar.clone())).unwrap();
     let answer = session.register_raw("/r/a", "v").timeout(Duration::from_secs(10)).await;
@@ -81,15 +81,15 @@ impl Twist for Slow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn puts_that_outlast_the_ttl_do_not_cost_the_lease() {
+async fn slow_puts_keep_the_lease() {
     let (_, session) = Slow::session(Duration::from_secs(50));
     session.register_raw("/r/a", "v").timeout(Duration::from_secs(60)).await.unwrap();
-    assert_eq!(session.incarnation(), 1, "the lease was renewed while the put was under way");
+    assert_eq!(session.incarnation(), 1, "the lease was renewed while the put was in flight");
 }
 
 /// Nine hundred keys are eight transactions, four at a time. The lease is over before the second four begin.
 #[tokio::test(start_paused = true)]
-async fn nothing_is_put_under_a_lease_that_is_over() {
+async fn expired_lease_receives_no_put() {
     let (slow, session) = Slow::session(Duration::from_secs(20));
     slow.renews.store(false, Ordering::SeqCst);
     let wishes = (0..900).map(|n| session.register_raw(format!("/r/{n}"), "v").into_future());
@@ -107,7 +107,7 @@ async fn nothing_is_put_under_a_lease_that_is_over() {
 
 /// A renewal that hangs is no failure yet; the state must not wait for one.
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_hangs_is_told_when_patience_ends() {
+async fn hanging_renewal_makes_session_suspect() {
     let (hangs, clock) = (Hangs::default(), TokioClock::new());
     let store = Twisted::store(MemoryEngine::with_clock(clock, Limits::EMBEDDED), hangs.clone());
     let session = Session::options().clock(clock).open(store).unwrap();
@@ -123,7 +123,7 @@ async fn a_renewal_that_hangs_is_told_when_patience_ends() {
     assert!((14_200..14_300).contains(&after.as_millis()), "{after:?}: 15 s less the margin");
 }
 
-/// Renews nothing, and never says so.
+/// Renews nothing, and never replies.
 #[derive(Clone, Default)]
 struct Hangs(Arc<AtomicBool>);
 

@@ -1,4 +1,4 @@
-//! Bad input: refused before anything is sent, with a reason that says what to do; nothing changes.
+//! Invalid input: refused before anything is sent, with a reason; nothing changes.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::flaky::Flaky;
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn what_no_store_would_take_is_refused_before_anything_is_sent() {
+async fn invalid_keys_are_refused_before_sending() {
     let (flaky, store, session) = Flaky::session();
     session.register_raw("/r/a", "v").await.unwrap();
     let (lease, writes) = (session.lease_id(), flaky.writes.load(Ordering::SeqCst));
@@ -20,7 +20,7 @@ async fn what_no_store_would_take_is_refused_before_anything_is_sent() {
     assert!(matches!(empty, Err(RegisterError::Invalid(InvalidRequest::EmptyKey))), "{empty:?}");
     let large = session.register_raw("/r/a", vec![0; 2_000_000]).await.unwrap_err();
     assert!(matches!(large, RegisterError::Invalid(InvalidRequest::TooLarge { .. })), "{large:?}");
-    assert!(large.to_string().contains("1572864"), "both numbers are said: {large}");
+    assert!(large.to_string().contains("1572864"), "both numbers are named: {large}");
     let short = session.register_raw("/r/a", "w").ttl(Duration::from_millis(900)).await.unwrap_err();
     assert!(matches!(short, RegisterError::InvalidTtl(_)) && short.to_string().contains("900ms"), "{short}");
     let endless = session.register_raw("/r/a", "w").ttl(Duration::MAX).await;
@@ -38,7 +38,7 @@ async fn what_no_store_would_take_is_refused_before_anything_is_sent() {
 
 /// Close to the limit, so that the requests of a recovery, which carry conditions too, must still fit.
 #[tokio::test(start_paused = true)]
-async fn the_largest_value_that_is_taken_can_also_be_put_back() {
+async fn largest_accepted_value_can_be_restored() {
     let (_, store, session) = Flaky::session();
     let room = store.info().limits.request_bytes_max;
     let mut largest = room;
@@ -54,7 +54,7 @@ async fn the_largest_value_that_is_taken_can_also_be_put_back() {
 }
 
 #[tokio::test]
-async fn a_ttl_below_the_servers_floor_is_raised_and_said() {
+async fn short_ttl_is_raised_and_reported() {
     // The floor is one and a half election time-outs.
     let etcd = Etcd::builder().timers(Timers::Default).arg("--election-timeout=3000").start();
     let store = connect(&etcd).await;
@@ -70,7 +70,7 @@ async fn a_ttl_below_the_servers_floor_is_raised_and_said() {
 }
 
 #[tokio::test]
-async fn options_that_cannot_work_are_refused_with_their_numbers() {
+async fn invalid_options_are_refused_with_numbers() {
     let short = Session::options().ttl(Duration::from_secs(1)).open(Store::memory()).unwrap_err();
     assert!(matches!(short, InvalidOptions::Ttl(_)) && short.to_string().contains("1s"), "{short}");
 }

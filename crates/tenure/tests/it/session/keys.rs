@@ -64,18 +64,18 @@ async fn race(store: Store) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn registering_and_unregistering_the_last_key_a_thousand_times_leaks_nothing() {
+async fn thousand_last_keys_leak_nothing() {
     race(Store::memory()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn registering_and_unregistering_the_last_key_a_thousand_times_leaks_nothing_on_etcd() {
+async fn thousand_last_keys_leak_nothing_on_etcd() {
     let etcd = Etcd::start();
     race(connect(&etcd).await).await;
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_wish_that_is_withdrawn_is_told() {
+async fn superseded_registration_reports_it() {
     let etcd = Etcd::start();
     let session = Session::open(connect(&etcd).await).unwrap();
     etcd.member(0).kill();
@@ -89,30 +89,30 @@ async fn whoever_waits_for_a_wish_that_is_withdrawn_is_told() {
 }
 
 #[tokio::test]
-async fn a_key_that_somebody_else_has_is_refused_taken_or_overwritten_as_was_asked() {
+async fn foreign_key_is_refused_or_overwritten_as_requested() {
     let store = Store::memory();
     let session = Session::open(store.clone()).unwrap();
     let mut events = session.events();
-    store.put("/r/a", "theirs").await.unwrap();
+    store.put("/r/a", "foreign").await.unwrap();
     let answer = session.register_raw("/r/a", "v").if_absent().await;
     assert!(matches!(answer, Err(RegisterError::Held { .. })), "{answer:?}");
     assert_eq!(events.recv().await.unwrap(), KeyEvent::Refused("/r/a".into()));
     session.register_raw("/r/a", "v").await.unwrap();
     assert!(matches!(events.recv().await.unwrap(), KeyEvent::Registered(_)));
-    store.put("/r/a", "theirs again").await.unwrap();
+    store.put("/r/a", "foreign again").await.unwrap();
     assert_eq!(events.recv().await.unwrap(), KeyEvent::Taken("/r/a".into()));
-    assert_eq!(store.get_key("/r/a").await.unwrap().unwrap().value, "theirs again");
+    assert_eq!(store.get_key("/r/a").await.unwrap().unwrap().value, "foreign again");
     store.delete(Selection::key("/r/a")).await.unwrap();
     assert_eq!(events.recv().await.unwrap(), KeyEvent::Missing("/r/a".into()));
     assert!(
-        matches!(events.recv().await.unwrap(), KeyEvent::Registered(back) if back.revision > answer_at(&store).await)
+        matches!(events.recv().await.unwrap(), KeyEvent::Registered(back) if back.revision > foreign_revision(&store).await)
     );
     session.unregister("/r/a");
     assert_eq!(events.recv().await.unwrap(), KeyEvent::Unregistered("/r/a".into()));
     session.close().await.unwrap();
 }
 
-/// The revision at which the key was last in anybody's hands before ours.
-async fn answer_at(store: &Store) -> tenure::store::Revision {
+/// The revision of the last put of the key by another client.
+async fn foreign_revision(store: &Store) -> tenure::store::Revision {
     store.get_key("/r/a").await.unwrap().unwrap().created.previous()
 }

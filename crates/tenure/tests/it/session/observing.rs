@@ -57,7 +57,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// The attempts that a number of warnings tell of.
+/// The attempts that a number of warnings report.
 fn attempts(lines: &[String]) -> Vec<u32> {
     let number = |line: &String| {
         let (_, rest) = line.split_once("attempt=").expect("a warning names the attempt");
@@ -69,7 +69,7 @@ fn attempts(lines: &[String]) -> Vec<u32> {
 const FAILS: &str = "WARN tenure::session::events: store request failed";
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_one_warning_one_per_doubling_and_one_line_on_recovery() {
+async fn outage_logs_each_doubling_and_recovery() {
     let (log, _guard) = Log::begin();
     let (flaky, store, session) = Flaky::session();
     session.register_raw("/r/a", "secret").await.unwrap();
@@ -98,7 +98,7 @@ async fn an_outage_is_one_warning_one_per_doubling_and_one_line_on_recovery() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn puts_that_fail_are_told_by_the_same_rule() {
+async fn failed_puts_log_each_doubling() {
     let (log, _guard) = Log::begin();
     let (flaky, _store, session) = Flaky::session();
     session.register_raw("/r/a", "v").await.unwrap();
@@ -119,7 +119,7 @@ async fn puts_that_fail_are_told_by_the_same_rule() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_healthy_session_says_nothing_but_that_it_has_a_lease() {
+async fn healthy_session_logs_only_its_lease() {
     let (log, _guard) = Log::begin();
     let (_, _store, session) = Flaky::session();
     session.register_raw("/r/a", "v").await.unwrap();

@@ -10,7 +10,7 @@ use super::observing::Log;
 use super::*;
 
 #[tokio::test]
-async fn a_restart_of_etcd_within_the_ttl_shows_to_nobody_soak() {
+async fn soak_short_etcd_restart_changes_no_key() {
     let (ttl, outage) = if is_soak() { (15, 10) } else { (8, 4) };
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
@@ -22,7 +22,7 @@ async fn a_restart_of_etcd_within_the_ttl_shows_to_nobody_soak() {
     etcd.member(0).restart();
     wait_for_state(&session, |state| matches!(state, SessionState::Live { .. })).await;
     tokio::time::timeout(Duration::from_secs(10), session.synced()).await.unwrap();
-    // The whole history from before the outage, as one sees it who was not there.
+    // The whole history since before the outage, as a watch reads it afterwards.
     let mut watch = onlooker.watch(Selection::prefix("/"), begin, PreviousValues::Omitted).await.unwrap();
     assert_eq!(deletes_so_far(&onlooker, &mut watch).await, 0);
     assert_eq!((stored(&onlooker).await.len(), session.incarnation()), (21, 1));
@@ -30,7 +30,7 @@ async fn a_restart_of_etcd_within_the_ttl_shows_to_nobody_soak() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_loses_its_leader_within_the_ttl_shows_to_nobody_soak() {
+async fn soak_etcd_leader_loss_changes_no_key() {
     let (ttl, outage) = if is_soak() { (15, 10) } else { (8, 4) };
     let etcd = Etcd::cluster(3);
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
@@ -50,7 +50,7 @@ async fn a_cluster_that_loses_its_leader_within_the_ttl_shows_to_nobody_soak() {
 }
 
 #[tokio::test]
-async fn ten_thousand_keys_whose_leases_are_revoked_are_back_within_a_second() {
+async fn revoked_leases_are_restored_within_a_second() {
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::open(store).unwrap();
@@ -76,7 +76,7 @@ async fn ten_thousand_keys_whose_leases_are_revoked_are_back_within_a_second() {
 
 /// The leases lapse while etcd is away, and etcd, when it is back, gives each its whole TTL again: so all keys have to move.
 #[tokio::test]
-async fn ten_thousand_keys_are_back_within_two_seconds_of_a_long_outage() {
+async fn long_outage_is_recovered_within_two_seconds() {
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::options().ttl(Duration::from_secs(3)).open(store).unwrap();
@@ -95,7 +95,7 @@ async fn ten_thousand_keys_are_back_within_two_seconds_of_a_long_outage() {
     session.close().await.unwrap();
 }
 
-/// Waits until all keys are there, none of them on one of the old leases; says how long after `began` the session had put the last one.
+/// Waits until all keys are stored, none of them under a former lease. Returns how long after `began` the session had put the last one.
 async fn back_under_new_leases(
     store: &Store,
     session: &Session,
@@ -147,9 +147,9 @@ async fn each_outage_begins_with_the_first_step() {
     session.close().await.unwrap();
 }
 
-/// A grant that nobody answers takes the client its whole deadline, so only the first step is waited for here.
+/// A grant without a reply takes the whole deadline of the client, so this test only waits for the first step.
 #[tokio::test]
-async fn each_outage_of_etcd_begins_with_the_first_step() {
+async fn backoff_restarts_with_each_outage() {
     let (log, _guard) = Log::begin();
     let etcd = Etcd::start();
     let retry = Backoff {
@@ -180,7 +180,7 @@ async fn each_outage_of_etcd_begins_with_the_first_step() {
 }
 
 #[tokio::test]
-async fn an_outage_longer_than_the_ttl_ends_with_every_key_back() {
+async fn long_outage_restores_each_key() {
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::options().ttl(Duration::from_secs(2)).open(store).unwrap();
@@ -196,7 +196,7 @@ async fn an_outage_longer_than_the_ttl_ends_with_every_key_back() {
 }
 
 #[tokio::test]
-async fn a_key_deleted_by_hand_comes_back() {
+async fn key_deleted_by_operator_is_restored() {
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::open(store).unwrap();
@@ -207,7 +207,7 @@ async fn a_key_deleted_by_hand_comes_back() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_down_leaves_the_key_wanted() {
+async fn timed_out_registration_is_stored_later() {
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::open(store).unwrap();

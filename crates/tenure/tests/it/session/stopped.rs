@@ -1,4 +1,4 @@
-//! A process that is stopped past its TTL: when it goes on, it says that its lease is lost before it writes anything.
+//! A process that is stopped past its TTL: when it continues, it reports the loss of its lease before it writes anything.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn puts_since(store: &Store, revision: tenure::store::Revision) -> Vec<Opt
 /// It believes for 2.5 s of its 3 s. Stopped just after a renewal and for a little longer than it believes, it goes on while the store
 /// would still take what it writes; stopped for longer, the store has ended the lease.
 #[tokio::test]
-async fn a_process_stopped_past_its_ttl_says_lost_before_it_writes_again() {
+async fn stopped_process_reports_loss_before_writing() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let mut child = Process::start("beats", &etcd);
@@ -60,19 +60,19 @@ async fn a_process_stopped_past_its_ttl_says_lost_before_it_writes_again() {
             has_lost |= said == "lost";
             match wrote(&said).0 {
                 Some(lease) if lease != old => break,
-                // It may have said so before it was stopped.
+                // It may have reported that before it was stopped.
                 Some(_) => assert!(!has_lost, "it wrote under the lease that it had lost"),
                 None => {}
             }
             lines += 1;
             assert!(lines < 50, "it goes on after {stop_ms} ms as if nothing had happened");
         }
-        assert!(has_lost, "it has another lease and never said that it lost one");
+        assert!(has_lost, "it has another lease and never reported the loss");
         let puts = puts_since(&store, marker).await;
         assert!(puts.iter().all(|lease| *lease != Some(old)), "{puts:?} under {old} after {stop_ms} ms");
         assert!(!puts.is_empty());
     }
-    assert!(alive.contains(&true), "the store never had the lease that the process gave up: {alive:?}");
+    assert!(alive.contains(&true), "the store never had the lost lease: {alive:?}");
 }
 
 /// Under which lease the child wrote, and how long it believed in it then.

@@ -16,8 +16,8 @@ const TTL: Duration = Duration::from_secs(10);
 /// What a session with that TTL keeps back.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// A session of `who`, whose waits are not scattered.
-fn session(world: &World, who: &str) -> Session {
+/// A session of the process `name`, with retries without jitter.
+fn session(world: &World, name: &str) -> Session {
     let retry = Backoff {
         growth: Growth::Constant,
         initial: s(1),
@@ -28,8 +28,8 @@ fn session(world: &World, who: &str) -> Session {
     Session::options()
         .ttl(TTL)
         .retry(retry)
-        .clock(world.process(who).clock())
-        .open(world.process(who).store())
+        .clock(world.process(name).clock())
+        .open(world.process(name).store())
         .unwrap()
 }
 
@@ -37,7 +37,7 @@ fn state(session: &Session) -> SessionState {
     session.state().borrow().clone()
 }
 
-/// When, in the world's time, the session says so.
+/// When, in the world's time, the session reports it.
 async fn when(world: &World, session: &Session, is_wanted: impl Fn(&SessionState) -> bool) -> Duration {
     let mut state = session.state();
     tokio::time::timeout(s(60), state.wait_for(|state| is_wanted(state))).await.unwrap().unwrap();
@@ -49,7 +49,7 @@ fn is_lost(state: &SessionState) -> bool {
 }
 
 #[tokio::test]
-async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_ends() {
+async fn partitioned_session_is_lost_before_lease_ends() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
@@ -60,7 +60,7 @@ async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_en
     let mut watch = watch_all(&world.process("onlooker").store()).await;
     world.process("a").partition();
     let suspect = when(&world, &session, |state| matches!(state, SessionState::Suspect { .. })).await;
-    // The next renewal comes a third later, and is given up after three seconds at the latest.
+    // The next renewal comes a third of the TTL later, and times out after three seconds at the latest.
     let asked_at = renewed_at + ms(3_334);
     assert!(asked_at < suspect && suspect <= asked_at + s(3), "{suspect:?}");
     let lost = when(&world, &session, is_lost).await;
@@ -69,7 +69,7 @@ async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_en
         renewed_at + TTL - MARGIN,
         "counted from the sending of the last renewal that was answered"
     );
-    assert_eq!(deletes(&world, &mut watch).await, 0, "told before anybody else can know");
+    assert_eq!(deletes(&world, &mut watch).await, 0, "reported before another process can see it");
     world.advance(MARGIN + ms(1)).await;
     assert_eq!(deletes(&world, &mut watch).await, 1);
     let SessionState::Lost { why } = state(&session) else { panic!("{:?}", state(&session)) };
@@ -77,7 +77,7 @@ async fn a_partitioned_session_is_suspect_then_lost_a_margin_before_its_lease_en
 }
 
 #[tokio::test]
-async fn a_healed_session_is_live_again_with_its_keys_and_a_new_incarnation() {
+async fn healed_session_returns_with_new_incarnation() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
@@ -93,7 +93,7 @@ async fn a_healed_session_is_live_again_with_its_keys_and_a_new_incarnation() {
 }
 
 #[tokio::test]
-async fn a_partition_shorter_than_the_ttl_shows_to_nobody() {
+async fn short_partition_is_invisible_to_others() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
@@ -109,7 +109,7 @@ async fn a_partition_shorter_than_the_ttl_shows_to_nobody() {
 }
 
 #[tokio::test]
-async fn lost_answers_of_renewals_end_the_session_but_not_the_lease() {
+async fn lost_renewal_responses_end_session_only() {
     let world = World::new();
     let session = session(&world, "a");
     let lease = session.register_raw("/r/a", "v").await.unwrap().lease;
@@ -120,7 +120,7 @@ async fn lost_answers_of_renewals_end_the_session_but_not_the_lease() {
 }
 
 #[tokio::test]
-async fn a_slow_clock_within_the_margin_is_lost_in_time_and_one_beyond_it_is_not() {
+async fn slow_clock_within_margin_is_lost_in_time() {
     for (ppm, lost_after, is_in_time) in [(-40_000, ms(9_896), true), (-100_000, ms(10_556), false)] {
         let world = World::new();
         let session = session(&world, "a");
@@ -135,7 +135,7 @@ async fn a_slow_clock_within_the_margin_is_lost_in_time_and_one_beyond_it_is_not
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_past_the_end_loses_the_session_at_once() {
+async fn clock_jump_past_ttl_loses_session() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
@@ -152,7 +152,7 @@ async fn a_clock_that_jumps_past_the_end_loses_the_session_at_once() {
 }
 
 #[tokio::test]
-async fn a_constant_offset_changes_nothing() {
+async fn constant_offset_changes_nothing() {
     let world = World::new();
     let session = session(&world, "a");
     world.process("a").set_clock_skew(ClockSkew::Ahead(s(1_000_000)));
@@ -162,7 +162,7 @@ async fn a_constant_offset_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_stalled_session_is_lost_before_it_does_anything_else() {
+async fn paused_session_is_lost_before_it_acts() {
     let world = World::new();
     let session = session(&world, "a");
     session.register_raw("/r/a", "v").await.unwrap();
@@ -170,7 +170,7 @@ async fn a_stalled_session_is_lost_before_it_does_anything_else() {
     states.mark_unchanged();
     world.process("a").pause();
     world.advance(s(60)).await;
-    assert!(!states.has_changed().unwrap(), "whoever is stopped learns nothing");
+    assert!(!states.has_changed().unwrap(), "a paused process sees no change");
     assert_eq!(world.process("onlooker").store().get_key("/r/a").await.unwrap(), None);
     let mut watch = watch_all(&world.process("onlooker").store()).await;
     let told = tokio::spawn(async move { states.wait_for(is_lost).await.is_ok() });
@@ -187,7 +187,7 @@ async fn a_stalled_session_is_lost_before_it_does_anything_else() {
 }
 
 #[tokio::test]
-async fn an_expired_lease_is_seen_at_once_and_replaced() {
+async fn expired_lease_is_seen_and_replaced() {
     let world = World::new();
     let session = session(&world, "a");
     let lease = session.register_raw("/r/a", "v").await.unwrap().lease;

@@ -187,7 +187,7 @@ async fn restarted_etcd_keeps_the_term() {
 }
 
 #[tokio::test]
-async fn revoked_lease_ends_term_at_next_renewal_on_etcd() {
+async fn revoked_lease_ends_term_on_etcd() {
     let etcd = Etcd::start();
     let store = Store::open(&format!("etcd://{}", etcd.endpoints()).parse().unwrap()).await.unwrap();
     let elections = TtlElections::new(over(&store));

@@ -1,4 +1,4 @@
-//! Fuzz target: a transaction in JSON is read whole or refused, never in part.
+//! Fuzz target: a transaction in JSON is read completely or refused, never in part.
 
 use serde_json::{Map, Value};
 

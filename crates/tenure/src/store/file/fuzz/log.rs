@@ -1,4 +1,4 @@
-//! Whatever rows there are, history is read whole, in order and to its end, in helpings of any size; sweeping takes nothing from a read at the line.
+//! Whatever rows there are, history is read whole, in order and to its end, in parts of any size; sweeping takes nothing from a read at the compacted revision.
 
 use std::time::Duration;
 
@@ -82,11 +82,11 @@ fn read(connection: &Connection, now_ms: u64, compact_at: Option<Revision>) -> S
             let most = ReadLimit { batches: usize::MAX, bytes: usize::MAX };
             let whole = match read_log(&sql, &select, ends, previous, most) {
                 Ok(whole) => whole,
-                // A delete of what was deleted before: nobody wrote that.
+                // A delete of a deleted key: no store writes that.
                 Err(StoreError::Corrupt(_)) if previous == PreviousValues::Included => continue,
                 Err(error) => panic!("every row can be read: {error:?}"),
             };
-            assert_eq!(whole.up_to, meta.revision, "all of it is looked at");
+            assert_eq!(whole.up_to, meta.revision, "all of it is read");
             check(&whole.batches, ends, &select);
             batches = batches.max(whole.batches.len());
             assert_eq!(
@@ -144,7 +144,7 @@ fn in_helpings(
         if some.up_to >= up_to {
             return read_lock_file(&batches);
         }
-        assert!(some.up_to > at, "a look at {at:?} gets nowhere");
+        assert!(some.up_to > at, "a read at {at:?} makes no progress");
         at = some.up_to;
     }
     panic!("history has no end");

@@ -21,7 +21,7 @@ const HEADER_BYTES: usize = 32;
 const FRAME_BYTES: usize = 24 + PAGE_BYTES;
 const PAGE_BYTES: usize = 512;
 
-/// A store whose commits all lie in its write-ahead log: the database, and the log.
+/// A store with all its commits in the write-ahead log: the database, and the log.
 fn store() -> &'static (Vec<u8>, Vec<u8>) {
     static STORE: OnceLock<(Vec<u8>, Vec<u8>)> = OnceLock::new();
     STORE.get_or_init(|| {
@@ -32,19 +32,19 @@ fn store() -> &'static (Vec<u8>, Vec<u8>) {
             .execute_batch(&format!("PRAGMA page_size = {PAGE_BYTES}"))
             .expect("small pages are allowed");
         schema::share(&connection).expect("it has a log");
-        connection.execute_batch("BEGIN").expect("nobody else writes");
+        connection.execute_batch("BEGIN").expect("the only writer");
         schema::create(&connection, "boot", Revision(1)).expect("it takes our tables");
-        connection.execute_batch("COMMIT").expect("nobody else writes");
+        connection.execute_batch("COMMIT").expect("the only writer");
         let sql = Statements::new(&connection);
         for _ in 0..REVISIONS {
-            sql.execute(Query::BeginImmediate, []).expect("nobody else writes");
+            sql.execute(Query::BeginImmediate, []).expect("the only writer");
             let now = Moment::from_ms(1_000);
             let mut tables = Tables::new(&sql, Meta::read(&sql).expect("the row is there"), now, 0);
             let next = tables.meta.revision.next();
             tables.write(Change::Put { pair: pair(next), previous: None }).expect("it can be written");
             tables.seal();
             tables.write_meta().expect("it can be written");
-            sql.execute(Query::Commit, []).expect("nobody else writes");
+            sql.execute(Query::Commit, []).expect("the only writer");
         }
         let read = |path: &Path| std::fs::read(path).expect("what was written can be read");
         (read(&path), read(&folder.path().join("s-wal")))

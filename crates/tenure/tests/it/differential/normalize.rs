@@ -1,4 +1,4 @@
-//! Replies and events in words that mean the same on every store: revisions count from the start, leases are slots.
+//! Replies and events as text that is the same for every store: revisions count from the start, leases are slots.
 
 use tenure::store::{
     Change, Grant, KeyValue, LeaseId, LeaseView, OpReply, Page, Renewal, Revision, StoreError, TxnReply,
@@ -6,13 +6,13 @@ use tenure::store::{
 
 /// What a store's own numbers are called.
 #[derive(Clone, Debug)]
-pub(super) struct Words {
+pub(super) struct Normalizer {
     pub(super) base: Revision,
     pub(super) prefix: String,
     pub(super) first_lease: i64,
 }
 
-impl Words {
+impl Normalizer {
     pub(super) fn revision(&self, revision: Revision) -> String {
         if revision == Revision::ZERO { "0".into() } else { format!("{:+}", revision.0 - self.base.0) }
     }
@@ -40,7 +40,7 @@ impl Words {
 
     pub(super) fn page(&self, page: &Page) -> String {
         let mut pairs: Vec<_> = page.pairs.iter().collect();
-        // Keys created together stand in no particular order, so their order by key is as good as any.
+        // Keys created together are in no defined order, so they are sorted by key.
         let by_created = pairs.is_sorted_by_key(|pair| pair.created);
         let by_created_descending = pairs.is_sorted_by_key(|pair| std::cmp::Reverse(pair.created));
         if !pairs.is_sorted_by_key(|pair| &pair.key) {
@@ -84,7 +84,7 @@ impl Words {
         format!("of {:?} with [{}]", view.granted, keys.join(", "))
     }
 
-    /// The changes of one revision, without the revisions of deletes if their order is nobody's business.
+    /// The changes of one revision, without the revisions of deletes if their order is not defined.
     pub(super) fn changes(&self, changes: &[Change]) -> String {
         let previous = |previous: &Option<KeyValue>| {
             previous.as_ref().map_or("nothing".into(), |previous| self.pair(previous))
@@ -100,7 +100,7 @@ impl Words {
 
     pub(super) fn error(error: &StoreError) -> String {
         match error {
-            // Where history begins is said by some engines and not by others.
+            // Some engines report where history begins, and others do not.
             StoreError::Compacted { .. } => "compacted".into(),
             StoreError::Invalid(invalid) => {
                 let name = format!("{invalid:?}");

@@ -1,4 +1,4 @@
-//! Thousands of candidates, counted at the server.
+//! Thousands of candidates: their requests, as the server counts them.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn count(etcd: &Etcd, (name, labels): (&str, &str)) -> f64 {
 /// One process with a thousand candidates and another with twenty: one key each, and a change of leader costs the same few requests,
 /// however many wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_candidates_cost_one_key_each_and_a_few_requests_for_each_change() {
+async fn thousand_candidates_cost_few_requests_per_change() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let (_session, election) = process(&store, "crowd");
@@ -44,7 +44,7 @@ async fn a_thousand_candidates_cost_one_key_each_and_a_few_requests_for_each_cha
     }
     let (written, reads) = (writes() - written, count(&etcd, READS) - reads);
     let changes = f64::from(changes);
-    // Each leader that goes asks once, and whoever follows looks once for a higher priority, a page of 1,000 at a time.
+    // Each leader that resigns sends one request, and its successor reads the priorities once, a page of 1,000 keys at a time.
     assert!(written <= 1.5 * changes + 5.0, "{written} writes for {changes} changes");
     assert!(reads <= 2.5 * changes + 5.0, "{reads} reads for {changes} changes");
     assert_eq!(keys(&store).await, 1_001);

@@ -1,14 +1,14 @@
-//! Asking a leader to go.
+//! Requests to a leader to resign or to transfer.
 
 use super::on_every_engine;
 
 on_every_engine! {
-    a_leader_hears_what_others_ask_of_it;
-    one_that_leads_in_a_closure_obeys_and_stands_again;
-    a_wish_that_cannot_be_obeyed_is_taken_away;
-    whoever_asked_learns_who_leads_instead;
-    what_is_asked_of_one_who_waits_is_heard_when_it_leads;
-    what_is_asked_of_one_who_has_gone_is_an_error;
+    leader_receives_step_down_requests;
+    lead_accepts_request_and_campaigns_again;
+    request_for_absent_candidate_is_deleted;
+    sender_of_request_learns_next_leader;
+    request_to_waiting_candidate_is_received_later;
+    request_to_former_leader_fails;
 }
 
 mod claims {
@@ -16,16 +16,16 @@ mod claims {
     use tenure::store::Store;
     use tokio::sync::mpsc;
 
-    use super::super::{next_value, process, soon, stand, wait_for_keys};
+    use super::super::{enter, next_value, process, soon, wait_for_keys};
 
-    pub(super) async fn a_leader_hears_what_others_ask_of_it(store: Store) {
+    pub(super) async fn leader_receives_step_down_requests(store: Store) {
         let ((_a, first), (_b, second), (_c, operator)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
         let term = first.campaign().value("1").await.unwrap();
-        let _waiting = stand(&store, &second, "2", 2).await;
+        let _waiting = enter(&store, &second, "2", 2).await;
         let leader = operator.leader().await.unwrap().unwrap();
         operator.request_resign().of(&leader).no_reply().await.unwrap();
-        // Telling another value keeps what was asked, seen or not; declining takes it away.
+        // An announcement keeps the stored request, received or not; declining deletes it.
         term.announce("1a").await.unwrap();
         let request = soon(term.step_down_requested()).await;
         assert_eq!((request.by.as_str(), &request.transfer_to), ("ops", &None));
@@ -42,7 +42,7 @@ mod claims {
         assert_eq!(operator.leader().await.unwrap().unwrap().token, heir.token);
     }
 
-    pub(super) async fn one_that_leads_in_a_closure_obeys_and_stands_again(store: Store) {
+    pub(super) async fn lead_accepts_request_and_campaigns_again(store: Store) {
         let ((_a, first), (_b, second), (_c, operator)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
         let mut observe = operator.observe();
@@ -69,9 +69,9 @@ mod claims {
         assert_eq!(next_value(&mut observe).await.as_deref(), Some("1"));
         operator.request_resign().no_reply().await.unwrap();
         assert_eq!(next_value(&mut observe).await.as_deref(), Some("2"));
-        assert!(!kept.is_valid(), "whoever keeps a term of the past is not fooled");
+        assert!(!kept.is_valid(), "a kept term of the past is invalid");
         assert_eq!(soon(begins.recv()).await.unwrap().0, "2");
-        // It stands in line again, and can be handed leadership back.
+        // It campaigns again, and leadership can be transferred back.
         wait_for_keys(&store, 2).await;
         let heir = operator.snapshot().await.unwrap().candidates.remove(0);
         let leader = operator.leader().await.unwrap().unwrap();
@@ -81,7 +81,7 @@ mod claims {
         assert_eq!(soon(begins.recv()).await.unwrap().0, "1");
     }
 
-    pub(super) async fn a_wish_that_cannot_be_obeyed_is_taken_away(store: Store) {
+    pub(super) async fn request_for_absent_candidate_is_deleted(store: Store) {
         let ((_a, first), (_b, second), (_c, operator)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
         let work = |_| std::future::pending::<()>();
@@ -90,7 +90,7 @@ mod claims {
             tokio::spawn(async move { first.campaign().value("1").one_term().lead(work).await })
         };
         wait_for_keys(&store, 1).await;
-        let waiting = stand(&store, &second, "2", 2).await;
+        let waiting = enter(&store, &second, "2", 2).await;
         let heir = operator.snapshot().await.unwrap().candidates.remove(0);
         waiting.abort();
         wait_for_keys(&store, 1).await;
@@ -102,11 +102,11 @@ mod claims {
         assert!(matches!(soon(leading).await.unwrap(), Err(LeadError::SteppedDown { by }) if by == "ops"));
     }
 
-    pub(super) async fn whoever_asked_learns_who_leads_instead(store: Store) {
+    pub(super) async fn sender_of_request_learns_next_leader(store: Store) {
         let ((_a, first), (_b, second), (_c, operator)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
         let term = first.campaign().value("1").await.unwrap();
-        let waiting = stand(&store, &second, "2", 2).await;
+        let waiting = enter(&store, &second, "2", 2).await;
         let heir = operator.snapshot().await.unwrap().candidates.remove(0);
         let asking = tokio::spawn(operator.request_transfer("b").into_future());
         let request = soon(term.step_down_requested()).await;
@@ -126,13 +126,13 @@ mod claims {
         assert_eq!(outcome, StepDownOutcome::SteppedDown { next: None });
     }
 
-    /// A candidate is the first in the store before it knows; whoever asks then must not be overheard.
-    pub(super) async fn what_is_asked_of_one_who_waits_is_heard_when_it_leads(store: Store) {
+    /// A candidate is the oldest in the store before it notices that: a request sent then must not be missed.
+    pub(super) async fn request_to_waiting_candidate_is_received_later(store: Store) {
         let ((_a, first), (_b, second), (_c, operator)) =
             (process(&store, "a"), process(&store, "b"), process(&store, "ops"));
         let term = first.campaign().value("1").await.unwrap();
-        let waiting = stand(&store, &second, "2", 2).await;
-        // Long enough for its own place to be watched.
+        let waiting = enter(&store, &second, "2", 2).await;
+        // Long enough for its own key to be watched.
         tokio::time::sleep(std::time::Duration::from_millis(400)).await;
         let candidate = operator.snapshot().await.unwrap().candidates.remove(0);
         operator.request_resign().of(&candidate.into()).no_reply().await.unwrap();
@@ -142,7 +142,7 @@ mod claims {
         assert_eq!(soon(term.step_down_requested()).await.by, "ops");
     }
 
-    pub(super) async fn what_is_asked_of_one_who_has_gone_is_an_error(store: Store) {
+    pub(super) async fn request_to_former_leader_fails(store: Store) {
         let ((_a, first), (_b, operator)) = (process(&store, "a"), process(&store, "ops"));
         let term = first.campaign().value("1").await.unwrap();
         let leader = operator.leader().await.unwrap().unwrap();

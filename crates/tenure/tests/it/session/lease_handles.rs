@@ -1,4 +1,4 @@
-//! Lending a session's lease to those who put keys themselves.
+//! Lease handles: leases of a session for callers that put keys themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -49,7 +49,7 @@ fn watched(clock: TokioClock) -> (Watched, Store) {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_held_is_lent_at_once_and_without_a_request() {
+async fn existing_lease_needs_no_request() {
     let clock = TokioClock::new();
     let (watched, store) = watched(clock);
     let session = Session::options().clock(clock).open(store.clone()).unwrap();
@@ -68,9 +68,9 @@ async fn a_lease_that_is_held_is_lent_at_once_and_without_a_request() {
     assert_eq!(store.leases().await.unwrap(), []);
 }
 
-/// What a loan says of itself, and when the store ends its lease, on one virtual clock.
+/// The validity of a lease handle, and the expiry of its lease, on one virtual clock.
 #[tokio::test(start_paused = true)]
-async fn a_loan_is_over_in_time_although_the_renewal_hangs() {
+async fn lease_handle_lapses_despite_hanging_renewal() {
     let clock = TokioClock::new();
     let (watched, store) = watched(clock);
     let session = Session::options().clock(clock).open(store.clone()).unwrap();
@@ -91,7 +91,7 @@ async fn a_loan_is_over_in_time_although_the_renewal_hangs() {
 
 /// Nothing is awaited between the passing of time and the question, so the session's task cannot have answered it.
 #[tokio::test]
-async fn a_loan_knows_by_itself_that_its_time_is_over() {
+async fn lease_handle_lapses_without_driver() {
     let clock = VirtualClock::new();
     let store = Store::new(MemoryEngine::with_clock(clock.clone(), Limits::EMBEDDED));
     let session = Session::options().clock(clock.clone()).open(store).unwrap();
@@ -103,7 +103,7 @@ async fn a_loan_knows_by_itself_that_its_time_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_borrower_waits_for_a_lease_and_not_longer_than_it_said() {
+async fn lease_request_ends_at_its_timeout() {
     let session = Session::open(Twisted::store(TokioClock::memory(), Refuses)).unwrap();
     let answer = session.lease().timeout(Duration::from_secs(3)).await;
     assert!(matches!(answer, Err(LeaseError::Unavailable { .. })), "{answer:?}");
@@ -124,7 +124,7 @@ impl Twist for Refuses {
 }
 
 #[tokio::test]
-async fn closing_ends_loans_first_and_the_lease_when_they_are_given_back() {
+async fn close_ends_handles_before_revoking() {
     let store = Store::memory();
     let session = Session::open(store.clone()).unwrap();
     let loan = session.lease().await.unwrap();
@@ -134,14 +134,14 @@ async fn closing_ends_loans_first_and_the_lease_when_they_are_given_back() {
         async move { session.close().await }
     });
     assert_eq!(loan.lost().await.reason, LossReason::Closed);
-    assert!(store.lease(lease).await.unwrap().is_some(), "whoever was told has the time to stop");
+    assert!(store.lease(lease).await.unwrap().is_some(), "the owner of a handle has time to stop");
     drop(loan);
     closing.await.unwrap().unwrap();
     assert_eq!(store.leases().await.unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_whose_loan_is_not_given_back_is_not_revoked() {
+async fn lease_with_live_handle_is_not_revoked() {
     let clock = TokioClock::new();
     let store = Store::new(MemoryEngine::with_clock(clock, Limits::EMBEDDED));
     let session = Session::options().clock(clock).open(store.clone()).unwrap();
@@ -150,11 +150,11 @@ async fn a_lease_whose_loan_is_not_given_back_is_not_revoked() {
     let left = session.close().await.unwrap_err();
     assert!(matches!(&left, CloseError::StillHeld { holds, leases: 1, .. } if holds.is_empty()), "{left}");
     assert!(store.lease(loan.lease()).await.unwrap().is_some());
-    assert_eq!(stored(&store).await.len(), 0, "what nobody borrowed is gone");
+    assert_eq!(stored(&store).await.len(), 0, "keys without a handle are deleted");
 }
 
 #[tokio::test]
-async fn a_loan_ends_with_its_lease_on_etcd_and_the_next_one_has_another() {
+async fn revoked_lease_ends_its_handle_on_etcd() {
     let etcd = Etcd::start();
     let (store, onlooker) = (connect(&etcd).await, connect(&etcd).await);
     let session = Session::options().ttl(Duration::from_secs(2)).open(store.clone()).unwrap();
@@ -166,7 +166,7 @@ async fn a_loan_ends_with_its_lease_on_etcd_and_the_next_one_has_another() {
     assert_ne!(next.lease(), loan.lease());
     onlooker.revoke(next.lease()).await.unwrap();
     next.lease_not_found();
-    assert_eq!(next.loss(), Some(LossReason::Revoked), "who heard it from the store need not wait");
+    assert_eq!(next.loss(), Some(LossReason::Revoked), "a reported loss is immediate");
     drop((loan, next));
     session.close().await.unwrap();
     assert_eq!(onlooker.leases().await.unwrap(), []);
