@@ -41,7 +41,7 @@ pub enum Fault {
     /// The store restarts. No lease expires meanwhile, and each begins anew, as under a new leader
     /// of etcd.
     Restart,
-    /// RunHistory is forgotten.
+    /// History is compacted.
     Compact,
     /// An operator revokes a lease.
     Revoke,
