@@ -79,11 +79,6 @@ pub struct QueuePosition {
 pub(crate) struct QueuedHook(Arc<Mutex<QueuedFn>>);
 
 type QueuedFn = dyn FnMut(&QueuePosition) + Send;
-=======
-pub(crate) struct QueuedHook(Arc<Mutex<OnQueued>>);
-
-type OnQueued = dyn FnMut(&QueuePosition) + Send;
->>>>>>> .merge_file_d4NLU3
 
 impl QueuedHook {
     pub(crate) fn new(hook: impl FnMut(&QueuePosition) + Send + 'static) -> QueuedHook {
