@@ -161,6 +161,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
 
     /// Handles the session's reply to a registration.
     pub fn handle_registered(&mut self, epoch: RequestId, reply: RegisterReply, now: Moment) {
+        // A reply to an older registration does not concern the record that is registered now.
         let Some(pending) = self.pending.take_if(|pending| pending.epoch == epoch) else { return };
         match self.phase {
             OwnershipPhase::Registering => self.handle_created(reply),
@@ -208,6 +209,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         }
         let before = self.record.clone();
         change(&mut self.record);
+        // With another nonce the own key would be read as another owner's.
         self.record.keep_identity(&before);
         let purpose = RegistrationPurpose::Update { before, within, until: Some(now + within) };
         let epoch = self.expect_reply(purpose);
@@ -328,6 +330,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
 
     /// Two sources show the key, the feed and reads. The newer one counts.
     fn observe(&mut self, owner: ObservedOwner, revision: Revision, now: Moment) {
+        // A read may overtake the feed. An older item must not replace what the read showed.
         if self.read.as_ref().is_none_or(|(_, at)| *at <= revision) {
             self.read = Some((owner, revision));
         }

@@ -53,12 +53,12 @@ pub enum Key {
     CommandResult(CommandId),
     /// `frozen/<node>`: a node takes no new tasks.
     Frozen(NodeId),
-    /// `elections/<election>/<place>`: a candidate. Leased.
+    /// `elections/<election>/<queue-key>`: a candidate. Leased.
     Candidate(ElectionName, QueueKey),
     /// `resigned/<election>/<lease>`: the last term of this session ended by a request of its
     /// leader. Leased.
     Resignation(ElectionName, LeaseId),
-    /// `locks/<lock>/<place>`: a holder or a waiter. Leased.
+    /// `locks/<lock>/<queue-key>`: a holder or a waiter. Leased.
     Waiter(LockName, QueueKey),
     /// `guards/<lease>-<nonce>`: the enter guard of one queue driver and lease, which every enter
     /// of that driver requires unchanged. Leased.

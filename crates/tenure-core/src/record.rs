@@ -279,7 +279,7 @@ impl MemberState {
     }
 }
 
-/// The holder or a waiter of a lock, under `locks/<lock>/<place>`.
+/// The holder or a waiter of a lock, under `locks/<lock>/<queue-key>`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct HolderRecord {
     /// Its node, as it reports it.
@@ -337,7 +337,7 @@ impl From<Identity> for HolderRecord {
     }
 }
 
-/// A candidate or leader, under `elections/<election>/<place>`.
+/// A candidate or leader, under `elections/<election>/<queue-key>`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CandidateRecord {
     /// Its candidate name.
