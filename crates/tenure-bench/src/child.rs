@@ -1,6 +1,6 @@
 //! This program in a second process, started for one workload (see `internal`), and what it prints.
 //!
-//! **Invariant**: it is killed and gone when the handle is: nothing that was started for a moment stays.
+//! **Invariant**: the process is killed with the handle: no helper process outlives its workload.
 
 use std::process::Stdio;
 use std::time::Duration;

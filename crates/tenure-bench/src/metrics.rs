@@ -54,7 +54,7 @@ impl Counters {
     }
 }
 
-/// HTTP/1.0: the server closes after the answer and never sends chunks.
+/// HTTP/1.0: the server closes after the reply and never sends chunks.
 async fn page(endpoint: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(endpoint).await?;
     stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: {endpoint}\r\n\r\n").as_bytes()).await?;

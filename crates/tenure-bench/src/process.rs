@@ -17,7 +17,7 @@ const WRITERS: usize = 16;
 /// How long writers write and idlers idle: long enough for a figure that repeats.
 const SPAN: Duration = Duration::from_secs(5);
 
-/// What a busy machine may add before we call a process stuck.
+/// What a busy machine may add before a process counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(

@@ -28,7 +28,7 @@ pub(super) struct ResultRow {
     pub(super) max: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) min: Option<f64>,
-    /// How many leases the keys of one round hang on.
+    /// How many leases the keys of one round are attached to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) leases: Option<usize>,
     /// How many claims were sent for each task.

@@ -58,10 +58,10 @@ pub struct Backoff {
 #[non_exhaustive]
 pub enum InvalidBackoff {
     /// Immediate endless retries would overload the store.
-    #[error("the first wait must be longer than nothing")]
+    #[error("the first delay must be greater than zero")]
     InitialZero,
     /// The cap is below the first delay.
-    #[error("the longest wait ({cap:?}) must not be shorter than the first ({initial:?})")]
+    #[error("the longest delay ({cap:?}) must not be shorter than the first ({initial:?})")]
     CapBelowInitial {
         /// The cap.
         cap: Duration,

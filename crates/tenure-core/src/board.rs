@@ -12,14 +12,11 @@
 //! aside with the reason, and not claimable. A task with an unreadable owner record is owned, by an
 //! unknown worker.
 //!
-//! **Invariant**: nothing is reported and nothing changes between a gap of the feed and the next
-//! complete snapshot.
+//! **Invariant**: nothing is reported and nothing changes between a gap of the feed and the next complete snapshot.
 //!
-//! **Invariant**: `unowned` is the sum over the tasks that can be read, have not ended and have no
-//! owner.
+//! **Invariant**: `unowned` is the sum over the tasks that can be read, have not ended and have no owner.
 //!
-//! **Invariant**: `loads` is the sum over the tasks with a readable owner; a worker without tasks
-//! is not in it.
+//! **Invariant**: `loads` is the sum over the tasks with a readable owner; a worker without tasks is not in it.
 
 mod change;
 mod pending;

@@ -80,7 +80,8 @@ impl Change {
 /// An item of a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WatchItem {
-    /// All selected changes of one revision, in the order of the operations: a revision is never split.
+    /// All selected changes of one revision, in the order of the operations: a revision is never
+    /// split.
     Batch {
         /// The revision.
         revision: Revision,
@@ -109,7 +110,8 @@ pub enum WatchError {
         /// History begins after this revision.
         at: Revision,
     },
-    /// The store was lost; unless the error is fatal, watch again after the last revision delivered.
+    /// The store was lost; unless the error is fatal, watch again after the last revision
+    /// delivered.
     #[error("the watch was lost")]
     Lost(#[source] StoreError),
 }

@@ -1,6 +1,7 @@
 //! Splits a long list of operations into transactions that a store accepts.
 //!
-//! Only for operations that may be applied apart from each other: a chunk is atomic, the list is not.
+//! Only for operations that may be applied apart from each other: a chunk is atomic, the list is
+//! not.
 
 use crate::error::{InvalidRequest, StoreError};
 use crate::limits::Limits;

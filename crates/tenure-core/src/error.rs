@@ -35,13 +35,13 @@ pub enum StoreError {
     #[error("the key does not exist")]
     KeyNotFound,
     /// That part of the history was compacted: no effect. List again.
-    #[error("the revision asked for was compacted away{}", at.map(|at| format!(" (history begins after {at})")).unwrap_or_default())]
+    #[error("the requested revision was compacted{}", at.map(|at| format!(" (history begins after {at})")).unwrap_or_default())]
     Compacted {
         /// History begins after this revision, where the store reports it.
         at: Option<Revision>,
     },
     /// The requested revision does not exist yet: no effect.
-    #[error("the revision asked for lies in the future")]
+    #[error("the requested revision is in the future")]
     FutureRevision,
     /// Other clients were writing for too long: no effect. Retry later.
     #[error("the store is busy: {0}")]
@@ -51,13 +51,13 @@ pub enum StoreError {
     #[error("the store has no space left")]
     NoSpace,
     /// The store limits the rate of requests: no effect. Retry later.
-    #[error("the store refuses more requests just now")]
+    #[error("the store limits the rate of requests")]
     RateLimited,
     /// The request never reached the store: no effect. Retry later.
     #[error("the store cannot be reached: {0}")]
     Unavailable(Cause),
     /// The request may or may not have been applied: read back before doing anything else.
-    #[error("the store's answer was lost, so the request may or may not have been applied: {0}")]
+    #[error("the store's reply was lost, so the request may or may not have been applied: {0}")]
     Ambiguous(Cause),
     /// This is not the store that the handle was opened on: all leases and holds of the handle are
     /// lost.
@@ -156,13 +156,13 @@ pub enum InvalidRequest {
         max: usize,
     },
     /// The reply would be larger than one message: read fewer keys at a time.
-    #[error("the answer is too large, ask for fewer keys at a time: {0}")]
+    #[error("the reply is too large, read fewer keys at a time: {0}")]
     AnswerTooLarge(String),
     /// A TTL of zero.
-    #[error("a TTL must be longer than nothing")]
+    #[error("the TTL must be greater than zero")]
     TtlZero,
     /// The TTL is longer than the store keeps anything.
-    #[error("a TTL of {asked:?}, at most {max:?} are allowed")]
+    #[error("a TTL of {asked:?} is too long, at most {max:?} is allowed")]
     TtlTooLarge {
         /// The requested TTL.
         asked: Duration,
@@ -222,7 +222,8 @@ pub enum UnusableStore {
         /// The newest format that this program knows.
         supported: u32,
     },
-    /// The engine for this kind of address is not part of the program: only another build can open it.
+    /// The engine for this kind of address is not part of the program: only another build can open
+    /// it.
     #[error(
         "this program was built without the {engine} engine; build it with the feature {feature:?} of the crate tenure"
     )]
@@ -237,7 +238,8 @@ pub enum UnusableStore {
         "it is on a network file system ({0}), where processes cannot share memory; use a local disk, or etcd"
     )]
     NetworkFileSystem(String),
-    /// The file has a second name. Processes that use the other name would not share its lock files.
+    /// The file has a second name. Processes that use the other name would not share its lock
+    /// files.
     #[error("its file has a second name: {0}")]
     SecondName(String),
     /// Other users of the machine can exchange the files of the store.

@@ -9,7 +9,8 @@
 //! no request can compare with, read, or renew an expired lease or its keys, however late the
 //! driver's timer is.
 //!
-//! **Invariant**: `revision` grows by exactly one with each change of the store, and each has its batch in history.
+//! **Invariant**: `revision` grows by exactly one with each change of the store, and each has its
+//! batch in history.
 //!
 //! **Invariant**: a key is listed by its lease exactly if its row names that lease.
 //!

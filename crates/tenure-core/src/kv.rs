@@ -45,10 +45,11 @@ impl std::fmt::Debug for KeyValue {
 pub enum Selection {
     /// Exactly this key.
     Key(Bytes),
-    /// Every key that begins with these bytes, which must end in `/` or be empty (every key there is): so one name
-    /// can never match another.
+    /// Every key that begins with these bytes, which must end in `/` or be empty (every key there
+    /// is): so one name can never match another.
     Prefix(Bytes),
-    /// Every key from the first, inclusive, to the second, exclusive. Nothing if they are not in order.
+    /// Every key from the first, inclusive, to the second, exclusive. Nothing if they are not in
+    /// order.
     Range(Bytes, Bytes),
     /// Every key from this one on, inclusive.
     From(Bytes),

@@ -53,13 +53,15 @@ pub enum Key {
     CommandResult(CommandId),
     /// `frozen/<node>`: a node takes no new tasks.
     Frozen(NodeId),
-    /// `elections/<election>/<place>`: a candidate. Leased.
+    /// `elections/<election>/<queue-key>`: a candidate. Leased.
     Candidate(ElectionName, QueueKey),
-    /// `resigned/<election>/<lease>`: the last term of this session ended by a request of its leader. Leased.
+    /// `resigned/<election>/<lease>`: the last term of this session ended by a request of its
+    /// leader. Leased.
     Resignation(ElectionName, LeaseId),
-    /// `locks/<lock>/<place>`: a holder or a waiter. Leased.
+    /// `locks/<lock>/<queue-key>`: a holder or a waiter. Leased.
     Waiter(LockName, QueueKey),
-    /// `guards/<lease>-<nonce>`: the enter guard of one queue driver and lease, which every enter of that driver requires unchanged. Leased.
+    /// `guards/<lease>-<nonce>`: the enter guard of one queue driver and lease, which every enter
+    /// of that driver requires unchanged. Leased.
     EnterGuard(QueueKey),
     /// `ttl/<election>`: the leader of a TTL election. Leased.
     Ttl(ElectionName),
@@ -71,7 +73,8 @@ pub enum Key {
     Registration(RegistryKey),
 }
 
-/// A key in a queue: the lease it ends with, and a nonce, so that two waiters on one lease have two keys.
+/// A key in a queue: the lease it ends with, and a nonce, so that two waiters on one lease have two
+/// keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct QueueKey {
     /// The lease of the session.

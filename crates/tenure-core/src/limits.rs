@@ -7,8 +7,8 @@ use crate::error::{InvalidRequest, StoreError};
 /// The limits of a store. Requests beyond them are refused with both numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Operations in each list of a transaction (conditions, then, otherwise). etcd's default is 128; a larger
-    /// one would work on the embedded engines only.
+    /// Operations in each list of a transaction (conditions, then, otherwise). etcd's default is
+    /// 128; a larger one would work on the embedded engines only.
     pub txn_ops_max: usize,
     /// Bytes of one request. etcd's default is 1.5 MiB.
     pub request_bytes_max: usize,

@@ -279,7 +279,7 @@ impl MemberState {
     }
 }
 
-/// The holder or a waiter of a lock, under `locks/<lock>/<place>`.
+/// The holder or a waiter of a lock, under `locks/<lock>/<queue-key>`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct HolderRecord {
     /// Its node, as it reports it.
@@ -303,7 +303,8 @@ pub struct HolderRecord {
     /// When it entered the queue.
     #[serde(default, alias = "since")]
     pub queued: Timestamp,
-    /// When it acquired the lock; none while it waits, and until a hold has lasted long enough to be recorded.
+    /// When it acquired the lock; none while it waits, and until a hold has lasted long enough to
+    /// be recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired: Option<Timestamp>,
     /// The other holders that it accepts.
@@ -336,7 +337,7 @@ impl From<Identity> for HolderRecord {
     }
 }
 
-/// A candidate or leader, under `elections/<election>/<place>`.
+/// A candidate or leader, under `elections/<election>/<queue-key>`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CandidateRecord {
     /// Its candidate name.
@@ -361,7 +362,8 @@ pub struct CandidateRecord {
     /// When it entered the queue.
     #[serde(default, alias = "since")]
     pub queued: Timestamp,
-    /// When its term began; none while it waits, and until the term has lasted long enough to be recorded.
+    /// When its term began; none while it waits, and until the term has lasted long enough to be
+    /// recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired: Option<Timestamp>,
     /// The TTL of its lease in milliseconds, written with `acquired`: it bounds the time without a

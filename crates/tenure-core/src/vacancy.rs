@@ -1,8 +1,10 @@
-//! How long an election had no leader, as far as an observer can know: bounds and a reason, never a guess.
+//! How long an election had no leader, as far as an observer can know: bounds and a reason, never a
+//! guess.
 //!
-//! An observer sees keys, not processes. The key of a leader that was killed stays until its lease expires, and the next key in the
-//! queue may belong to a process that is dead too. So the observer also reads the lease of the first key from time to time: a lease
-//! that had time left when its key went was not expired by the store, and a lease that is renewed has a living process behind it.
+//! An observer sees keys, not processes. The key of a leader that was killed stays until its lease
+//! expires, and the next key in the queue may belong to a process that is dead too. So the observer
+//! also reads the lease of the first key from time to time: a lease that had time left when its key
+//! went was not expired by the store, and a lease that is renewed has a living process behind it.
 //!
 //! ```text
 //!   last renewal ───── the next one was due ─────────── key gone ──── next leader confirmed
@@ -11,12 +13,12 @@
 //!        │◄────────────────────────────── max ───────────────────────────────►│
 //! ```
 //!
-//! **Invariant**: a candidate that waited in the queue is shown as leader only after it marked its key, or renewed its lease while its
-//! key was the first.
+//! **Invariant**: a candidate that waited in the queue is shown as leader only after it marked its
+//! key, or renewed its lease while its key was the first.
 //!
-//! **Invariant**: `min` and `max` contain the time without a leader, if the leader resigned or was killed. A leader that was alive and
-//! cut off from the store could rely on its term until the margin before its lease ended: then [`Gap::min_if_cut_off`] is the lower
-//! bound.
+//! **Invariant**: `min` and `max` contain the time without a leader, if the leader resigned or was
+//! killed. A leader that was alive and cut off from the store could rely on its term until the
+//! margin before its lease ended: then [`Gap::min_if_cut_off`] is the lower bound.
 
 use std::time::Duration;
 
@@ -81,7 +83,8 @@ pub struct Gap {
     pub min: Duration,
     /// At most this long; none if that is not known.
     pub max: Option<Duration>,
-    /// The lower bound if the former leader was not dead but cut off from the store. Below `min` for a lapsed term only.
+    /// The lower bound if the former leader was not dead but cut off from the store. Below `min`
+    /// for a lapsed term only.
     pub min_if_cut_off: Duration,
     /// How long the observer was disconnected during the gap.
     pub blind: Duration,
@@ -104,7 +107,8 @@ struct Tracked {
     token: Token,
     /// When it became the first: between these.
     first: (Moment, Moment),
-    /// Its lease's TTL and the earliest instant at which the lease could expire, from the newest read.
+    /// Its lease's TTL and the earliest instant at which the lease could expire, from the newest
+    /// read.
     lease: Option<(Duration, Moment)>,
     read_at: Option<Moment>,
 }

@@ -1,4 +1,4 @@
-//! How an etcd for a test is asked for: members, timers, quota, tokens, TLS.
+//! The options of an etcd for a test: members, timers, quota, tokens, TLS.
 //!
 //! The defaults make the fastest etcd that still behaves like one; what a test asserts about time it
 //! should ask for by name.
@@ -77,7 +77,8 @@ impl Builder {
         self
     }
 
-    /// Members reach each other through wires that can be cut: see [`Etcd::cut_wire`]. Such a cluster cannot grow.
+    /// Members connect to each other through proxies that can be cut: see [`Etcd::cut_wire`]. Such
+    /// a cluster cannot grow.
     pub fn peer_wires(mut self) -> Builder {
         self.peer_wires = true;
         self

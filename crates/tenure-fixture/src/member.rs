@@ -151,7 +151,7 @@ impl EtcdMember {
         }
     }
 
-    /// Waits until the member answers that it is healthy, which takes a majority of its cluster.
+    /// Waits until the member reports that it is healthy, which requires a majority of its cluster.
     ///
     /// # Panics
     /// If it does not within half a minute or the process ends, with the end of its log.
@@ -181,7 +181,7 @@ impl EtcdMember {
         answer.is_ok_and(|answer| answer.status == 200 && answer.body.contains("\"true\""))
     }
 
-    /// Whether this member is the leader at this moment; one that does not answer is not.
+    /// Whether this member is the leader at this moment; one that does not reply is not.
     pub fn is_leader(&self) -> bool {
         self.try_metrics().is_ok_and(|page| metrics::sum(&page, "etcd_server_is_leader", "") > 0.0)
     }
@@ -206,7 +206,8 @@ impl EtcdMember {
 
     /// Posts to etcd's JSON gateway, such as `/v3/kv/put`; bytes inside the document are base64.
     ///
-    /// For what must work without a client of our own; a refusal is an error with the server's words.
+    /// For requests that must work without a client library; a refusal is an error with the
+    /// server's message.
     pub fn post(&self, path: &str, json: &str) -> std::io::Result<String> {
         self.post_as(None, path, json)
     }
@@ -244,7 +245,7 @@ impl EtcdMember {
         self.ports.peer_url()
     }
 
-    /// The folder with the member's data and log; it goes with the [`Etcd`](crate::Etcd).
+    /// The folder with the member's data and log; it is removed with the [`Etcd`](crate::Etcd).
     pub fn folder(&self) -> &Path {
         &self.folder
     }

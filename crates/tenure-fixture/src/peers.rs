@@ -1,11 +1,13 @@
-//! The wires between the members of a cluster, each of which can be cut, in one direction or both.
+//! The connections between the members of a cluster, each of which can be cut, in one direction or
+//! both.
 //!
 //! Members advertise these ports instead of their own, so that all their messages come through
 //! here. The dialling member is named by the header `X-Server-From` of its first request, or of a
 //! later one, because probes lack it. A message from A to B travels in a request that A has sent to
 //! B, or in the reply to a stream that B has opened at A; both belong to the direction from A to B.
 //!
-//! **Invariant**: a connection that has lost bytes never carries any again. It stays silent while the wire is cut, and is closed when it is mended.
+//! **Invariant**: a connection that has lost bytes never carries any again. It stays silent while
+//! the direction is cut, and is closed when it is restored.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -22,7 +24,7 @@ const HEADER: &[u8] = b"X-Server-From: ";
 /// The dialling member is not known yet; no member has this id.
 const UNKNOWN: u64 = 0;
 
-/// The wires between all members; dropping it closes them.
+/// The connections between all members; dropping it closes them.
 #[derive(Debug)]
 pub(crate) struct Peers {
     shared: Arc<PeersShared>,
@@ -145,7 +147,7 @@ impl PeerDoor {
                 if shared.is_over.load(Ordering::SeqCst) {
                     return;
                 }
-                // A member that does not run refuses, and so do we.
+                // A member that does not run refuses connections, and so does its proxy.
                 if let Ok(connection) = PeerConnection::open(owner, dialed, target) {
                     connection.carry(&shared);
                 }

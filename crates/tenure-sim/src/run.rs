@@ -1,4 +1,4 @@
-//! One seed: a day in a world of its own, from its first participant to what was left behind.
+//! One seed: a run in a world of its own, from its first process to the check for leftovers.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -35,7 +35,7 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(3);
 pub struct RunPlan {
     /// What decides everything.
     pub seed: u64,
-    /// How many participants begin.
+    /// How many processes begin.
     pub processes: u64,
     /// The TTL of their sessions.
     pub ttl: Duration,
@@ -90,7 +90,7 @@ impl RunPlan {
     }
 }
 
-/// What a day came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct RunRecord {
     /// What the seed decided.
@@ -101,7 +101,7 @@ pub struct RunRecord {
     pub log: Vec<AuditEntry>,
     /// Where everything lay.
     pub layout: Layout,
-    /// How long the day was.
+    /// How long the run was.
     pub lasted: Duration,
 }
 

@@ -1,4 +1,5 @@
-//! What the participants do all day. Each file is one kind of work, done with the public parts of the library and nothing else.
+//! What the processes do. Each file is one kind of work, done with the public parts of the library
+//! and nothing else.
 
 pub mod election;
 pub mod lock;
@@ -80,7 +81,7 @@ impl WorkloadContext {
         TrackedHoldGuard { holds: self.processes.holds.clone(), subject: subject.to_owned(), token }
     }
 
-    /// WorkloadKind goes on under a hold, by right or not.
+    /// Records work under a hold, valid or not.
     pub fn acted(&self, process: &SimProcess, subject: &str, token: Token, valid: bool) {
         let (subject, process) = (subject.to_owned(), process.name.clone());
         self.processes.history.note(Fact::Acted { subject, process, token, valid });

@@ -121,6 +121,7 @@ pub use store::{Revision, Store, StoreError};
 pub use task::{NewTask, Outcome, SubmitError, Task, TaskError};
 pub use worker::{Worker, WorkerBuilder};
 
+pub use tenure_core::backoff::Backoff;
 pub use tenure_core::fence::Fence;
 pub use tenure_core::id::{
     ElectionName, InstanceId, InvalidName, LockName, Namespace, NodeId, RegistryKey, ServiceName, TaskId,

@@ -277,8 +277,8 @@ impl Tenure {
         SnapshotRequest::new(self.store(), &self.scope.namespace)
     }
 
-    /// Ends everything of this session, in all namespaces, in this order: `lead`s drop their work and resign, new requests fail, holds
-    /// become invalid with [`LossReason::Closed`](crate::LossReason::Closed), registrations are deleted, leases are revoked, and the store
+    /// Ends everything of this session, in all namespaces, in this order: workers stop their handlers and release their tasks, `lead`s
+    /// drop their work and resign, new requests fail, holds become invalid with [`LossReason::Closed`](crate::LossReason::Closed), registrations are deleted, leases are revoked, and the store
     /// is closed if [`TenureBuilder::connect`] opened it. All callers get the same result. [`Close::timeout`] bounds the first step.
     ///
     /// Release guards and resign terms of your own before: a lease with a live guard or term is not revoked.
@@ -291,7 +291,12 @@ impl Tenure {
     ///
     /// The session is closed in the background once its last handle is dropped, and the store stays open until then.
     pub fn close(&self) -> Close {
-        Close { tenure: self.clone(), timeout: STOP_WITHIN }
+        Close { tenure: self.clone(), timeout: None }
+    }
+
+    /// What is stopped before the session ends.
+    pub(crate) fn closing(&self) -> &Closing {
+        &self.shared.closing
     }
 
     /// How long another process with the same id is waited for.
@@ -316,20 +321,22 @@ impl fmt::Debug for Tenure {
 #[must_use = "nothing is closed before it is awaited"]
 pub struct Close {
     tenure: Tenure,
-    timeout: Duration,
+    timeout: Option<Duration>,
 }
 
 impl Close {
-    /// How long `lead`s may take to stop their work and resign; 5 s otherwise. What has not stopped then loses its hold.
+    /// How long `lead`s and workers may take to stop and to release; the longest grace of a worker and 5 s otherwise. What has not stopped
+    /// then loses its hold.
     pub fn timeout(mut self, timeout: Duration) -> Close {
-        self.timeout = timeout;
+        self.timeout = Some(timeout);
         self
     }
 
     async fn send(self) -> Result<(), CloseError> {
         let shared = &self.tenure.shared;
         let clock = shared.session.clock();
-        shared.closing.close(clock.now() + self.timeout, clock).await;
+        let timeout = self.timeout.unwrap_or(shared.closing.grace() + STOP_WITHIN);
+        shared.closing.close(clock.now() + timeout, clock).await;
         let closed = shared.session.close().await;
         if shared.owns_store {
             shared.session.store().close().await;

@@ -36,7 +36,7 @@ impl ElectionTurn {
         let onlooker = CandidateWatch::open(&place.store, &parties.line(place)).await?;
         let probe = StoreProbe::open(&place.store, &place.prefix).await?;
         let contend = CandidateGroup { parties: each, next: 0, candidates: JoinSet::new(), onlooker };
-        // In a task of its own: the thread that waits for us would have to be woken for each step.
+        // In a task of its own: otherwise the waiting thread would be woken for each step.
         let turn = tokio::spawn(contend.changes(probe, size)).await;
         parties.close().await?;
         turn.map_err(|error| wrong(format!("a turn panicked: {error}")))?

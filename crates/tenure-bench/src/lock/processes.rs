@@ -37,7 +37,7 @@ const SPAN_OF_ONE: Duration = Duration::from_micros(1_500);
 /// And at least this long: as many processes need a moment to wake up.
 const SPAN_MIN: Duration = Duration::from_secs(1);
 
-/// What a busy machine may add before we call a process stuck.
+/// What a busy machine may add before a process counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which program contends.

@@ -23,7 +23,7 @@ use crate::workload::wrong;
 pub(crate) enum TurnCheck {
     /// Reads whether an older key exists when the predecessor is gone.
     Checks,
-    /// Holds when the one before it is gone.
+    /// Holds as soon as its predecessor is gone.
     Trusts,
 }
 

@@ -1,7 +1,8 @@
 //! What a process pays for keys that are registered and do not change: requests as the server counts them, and CPU time.
 //!
-//! etcd counts each renewal as a message of `LeaseKeepAlive`, because all of them ride on one stream; calls of any kind that begin are counted
-//! by themselves. The messages that ask a silent watch stream for a sign of life are neither: they are there without a session too.
+//! etcd counts each renewal as a message of `LeaseKeepAlive`, because all of them share one stream;
+//! calls of any kind that begin are counted separately. The messages that test a silent watch
+//! stream are neither: they exist without a session too.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +19,10 @@ use crate::workload::wrong;
 const WORKLOAD: &str = "idle_1000_keys";
 const KEYS: usize = 1_000;
 
-/// Short, so that a few renewals happen while we read.
+/// Short, so that a few renewals happen during the measurement.
 const TTL: Duration = Duration::from_secs(6);
 
-/// What a busy machine may add before we call a process stuck.
+/// What a busy machine may add before a process counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(

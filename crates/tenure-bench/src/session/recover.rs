@@ -121,7 +121,7 @@ async fn recover_raw(
 struct KeyWatch<'a> {
     store: &'a Store,
     events: WatchStream,
-    /// SeenChange to be deleted and not yet seen to be back.
+    /// The keys that were seen deleted and not yet seen back.
     missing: BTreeSet<Bytes>,
     /// Not yet seen to be deleted.
     untouched: BTreeSet<Bytes>,

@@ -69,7 +69,7 @@ impl<'a> Reference<'a> {
         Ok(())
     }
 
-    /// The leases granted since the last time this was asked.
+    /// The leases granted since the last call.
     pub(super) fn take_leases(&self) -> Vec<i64> {
         std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner))
     }

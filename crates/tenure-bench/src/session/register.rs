@@ -95,7 +95,7 @@ pub(super) fn open(place: &StoreUnderTest) -> Result<Session, BenchFailure> {
         .map_err(|error| wrong(format!("no session can be opened: {error}")))
 }
 
-/// All wishes at once, and then all answers.
+/// All registrations at once, and then all replies.
 pub(super) async fn register(session: &Session, keys: &[Bytes]) -> Result<Vec<RegisteredKey>, BenchFailure> {
     let wishes = keys.iter().map(|key| session.register_raw(key.clone(), &VALUE[..]).into_future());
     try_join_all(wishes).await.map_err(|error| wrong(format!("a key was not registered: {error}")))

@@ -74,7 +74,7 @@ impl TaskContext {
         Ok(page.pairs.into_iter().filter_map(owner).collect())
     }
 
-    /// Everything goes.
+    /// Deletes everything.
     pub(super) async fn clear(self) -> Result<(), BenchFailure> {
         self.store.delete(Selection::prefix(format!("/{}/", self.namespace))).await?;
         Ok(())

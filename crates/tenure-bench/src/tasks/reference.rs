@@ -22,7 +22,7 @@ use crate::workload::wrong;
 /// twice as many gained nothing.
 const IN_FLIGHT: usize = 32;
 
-/// As many keys on one lease as our own sessions put there: more would make every put slower.
+/// As many keys on one lease as a session attaches: more would make every put slower.
 const KEYS_PER_LEASE: usize = 1_000;
 
 /// Longer than any turn.
@@ -46,7 +46,7 @@ struct TaskKeys {
     owner: Bytes,
 }
 
-/// What came of it.
+/// The result of a race.
 pub(super) struct ClaimRace {
     pub(super) took: Duration,
     pub(super) tries: usize,
@@ -69,7 +69,7 @@ impl ReferenceNodes {
     pub(super) async fn run(&self) -> Result<ClaimRace, BenchFailure> {
         let (won, tries) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let begin = Instant::now();
-        // In tasks of their own, as our nodes are.
+        // In tasks of their own, as Tenure's nodes are.
         let nodes = self.nodes.iter().map(|node| {
             let ReferenceNode { raw, leases, value } = node;
             let (raw, leases, value) = (raw.clone(), leases.clone(), value.clone());
@@ -100,7 +100,7 @@ impl ReferenceNodes {
         Ok(ClaimRace { took: last.duration_since(begin), tries: tries.load(Ordering::Relaxed) })
     }
 
-    /// Everything it owns goes with its leases.
+    /// Everything it owns is deleted with its leases.
     pub(super) async fn end(self) -> Result<(), BenchFailure> {
         for node in &self.nodes {
             try_join_all(node.leases.iter().map(|lease| node.raw.revoke(*lease))).await.map_err(failed)?;

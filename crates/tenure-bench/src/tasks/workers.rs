@@ -96,7 +96,7 @@ impl BenchWorkers {
         })
     }
 
-    /// How many leases their claims hang on.
+    /// How many leases their claims are attached to.
     pub(super) fn leases(&self) -> usize {
         self.members.iter().map(|member| member.session.leases().len()).sum()
     }

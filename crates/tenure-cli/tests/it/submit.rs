@@ -11,7 +11,7 @@ async fn task_is_submitted_once_with_all_fields() {
     on_file_and_etcd(async |cluster| {
         let args = ["submit", "mail/1", "--kind", "mail", "--props", r#"{"to": "a"}"#, "--label", "weight=3"];
         assert_eq!(cluster.sandbox.ok(&args).await, "mail/1");
-        let details = cluster.tenure().task(&task("mail/1")).details().await.unwrap().unwrap();
+        let details = cluster.tenure().task(task("mail/1")).details().await.unwrap().unwrap();
         let record = details.record().unwrap();
         assert_eq!((record.kind.as_deref(), record.labels["weight"].as_str()), (Some("mail"), "3"));
         assert_eq!(details.props.unwrap(), r#"{"to": "a"}"#, "byte for byte");

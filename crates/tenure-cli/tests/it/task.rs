@@ -166,7 +166,7 @@ async fn impossible_command_exits_with_its_reason() {
         // The state machine accepts no completion from outside, and a paused task accepts no error (see the table).
         let refused = cluster
             .tenure()
-            .task(&task("x"))
+            .task(task("x"))
             .command(tenure_core::task::TaskMessage::Complete)
             .no_reply()
             .await

@@ -1,4 +1,5 @@
-//! The chunker: every operation once, in order, within limits, in as few transactions as that takes.
+//! The chunker: every operation once, in order, within limits, in as few transactions as that
+//! takes.
 
 use crate::chunk::chunks;
 use crate::error::StoreError;

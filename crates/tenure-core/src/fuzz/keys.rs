@@ -9,7 +9,8 @@ use crate::kv::Selection;
 use crate::layout::{Key, Layout, QueueKey, folder_name};
 use crate::lease::LeaseId;
 
-/// A namespace up to the first line break, which no key has, and then a key; `shop/eu` if there is no line break.
+/// A namespace up to the first line break, which no key has, and then a key; `shop/eu` if there is
+/// no line break.
 pub(super) fn key(bytes: &[u8]) -> String {
     let at = bytes.iter().position(|byte| *byte == b'\n');
     let (namespace, key) = at.map_or((&b"shop/eu"[..], bytes), |at| (&bytes[..at], &bytes[at + 1..]));

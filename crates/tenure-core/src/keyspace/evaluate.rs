@@ -1,7 +1,7 @@
 //! Evaluates transactions: the one place that decides conditions, revisions and versions.
 //!
-//! Both embedded engines run this function over their own [`Rows`], so they cannot disagree; the conformance suite
-//! compares it with real etcd.
+//! Both embedded engines run this function over their own [`Rows`], so they cannot disagree; the
+//! conformance suite compares it with real etcd.
 //!
 //! **Invariant**: a failed transaction wrote nothing. Everything that can be refused is checked
 //! before the first write, so an engine without rollback is safe too.

@@ -2,10 +2,11 @@
 //!
 //! Revisions that changed something have no gaps, so a batch is found by arithmetic, not by search.
 //!
-//! **Invariant**: `batches[i]` is the revision `compacted + 1 + i`, and the last batch is the store's revision.
+//! **Invariant**: `batches[i]` is the revision `compacted + 1 + i`, and the last batch is the
+//! store's revision.
 //!
-//! **Invariant**: for every key, the newest version at or below `compacted` is kept if it is a value, so that a read at
-//! `compacted` itself still works, as etcd's does.
+//! **Invariant**: for every key, the newest version at or below `compacted` is kept if it is a
+//! value, so that a read at `compacted` itself still works, as etcd's does.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

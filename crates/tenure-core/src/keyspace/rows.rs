@@ -1,7 +1,8 @@
 //! The storage that the evaluator needs, inside one isolated transaction.
 //!
-//! The memory engine implements it on ordered maps, the file engine on SQLite tables. Everything that could differ
-//! between engines (conditions, revisions, versions, limits, leases) is decided once, in the evaluator above it.
+//! The memory engine implements it on ordered maps, the file engine on SQLite tables. Everything
+//! that could differ between engines (conditions, revisions, versions, limits, leases) is decided
+//! once, in the evaluator above it.
 
 use crate::change::Change;
 use crate::error::StoreError;
@@ -36,8 +37,10 @@ pub trait Rows {
     /// Whether a lease exists and has not expired.
     fn has_lease(&self, lease: LeaseId) -> Result<bool, StoreError>;
 
-    /// Writes one change, with its `previous`: the current row, history, and the attachment of the key to leases.
+    /// Writes one change, with its `previous`: the current row, history, and the attachment of the
+    /// key to leases.
     ///
-    /// All changes of one transaction carry the revision after [`Rows::revision`] and come in order.
+    /// All changes of one transaction carry the revision after [`Rows::revision`] and come in
+    /// order.
     fn write(&mut self, change: Change) -> Result<(), StoreError>;
 }

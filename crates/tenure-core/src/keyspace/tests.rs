@@ -101,7 +101,8 @@ fn key_belongs_to_its_last_lease() {
     assert!(matches!(store.revoke(lease(2), at(0)), Err(StoreError::LeaseNotFound)));
 }
 
-/// A fencing token is a create revision, so overwriting the key must not change what the condition compares.
+/// A fencing token is a create revision, so overwriting the key must not change what the condition
+/// compares.
 #[test]
 fn create_condition_ignores_later_puts() {
     let mut store = store();

@@ -20,7 +20,8 @@ pub const COMMAND_EXPIRES_AFTER: Duration = Duration::from_secs(7 * 24 * 60 * 60
 /// it; doubled, twice as many are stored.
 pub const RESULT_EXPIRES_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long audit records are kept. Halved, a weekend hides a command of Friday; doubled, twice as many records are kept.
+/// How long audit records are kept. Halved, a weekend hides a command of Friday; doubled, twice as
+/// many records are kept.
 pub const AUDIT_KEEP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// How long a key stays.

@@ -28,7 +28,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A name that no other process of the machines has: the node, or host and process id if no node is configured.
+    /// A name that no other process of the machines has: the node, or host and process id if no
+    /// node is configured.
     pub fn name(&self) -> String {
         if self.node.is_empty() || self.node == self.host {
             format!("{}-{}", self.host, self.pid)

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{Record, Timestamp, UnknownFields};
 use crate::revision::Token;
 
-/// The end of a term, under `resigned/<election>/<lease>`: put in the transaction that deletes the candidate key.
+/// The end of a term, under `resigned/<election>/<lease>`: put in the transaction that deletes the
+/// candidate key.
 ///
 /// A store's history shows a resignation and an expiry as the same delete. This record is the
 /// difference: a candidate key deleted without it was deleted with its lease.

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was asked for on the command line.
+/// The parsed command line.
 struct CommandLine {
     builder: Builder,
     /// **Invariant**: not empty.

@@ -58,7 +58,7 @@ async fn be_a_node(context: HolderContext) -> Result<(), ShutdownError> {
             joined = builder.start().try_now() => joined,
         };
         let Ok(node) = joined else {
-            // The former life's key is still there, or the store is away.
+            // The key of the earlier incarnation is still there, or the store cannot be reached.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };

@@ -10,7 +10,7 @@ use super::WorkloadContext;
 use crate::history::Fact;
 use crate::rng::SimRng;
 
-/// How long a sender waits: longer than any day here.
+/// How long a sender waits: longer than any run.
 const WAIT: Duration = Duration::from_secs(3_600);
 
 /// Sends commands to nodes for this long: the last one has to be answered before the run ends.

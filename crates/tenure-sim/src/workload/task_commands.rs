@@ -13,7 +13,7 @@ use crate::history::Fact;
 use crate::processes::{SimProcess, namespace};
 use crate::rng::SimRng;
 
-/// How long a sender waits: longer than any day here.
+/// How long a sender waits: longer than any run.
 const WAIT: Duration = Duration::from_secs(3_600);
 
 /// The process sends commands for the whole run.

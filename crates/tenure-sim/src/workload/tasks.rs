@@ -18,11 +18,12 @@ use crate::history::Fact;
 use crate::processes::{SimProcess, namespace};
 use crate::rng::SimRng;
 
-/// The tasks of a day: few, so that each goes through a lot. The first is the beginning of the next two, which must not go with it.
+/// The tasks of a run: few, so that each meets many faults. The first name is a prefix of the next
+/// two, which must not be deleted with it.
 const NAMES: [&str; 8] = ["t1", "t10", "t11", "t2", "t3", "t4", "t5", "t6"];
 const TASKS_MAX: u64 = 9;
 
-/// How long a failed task sleeps: no day here is long enough for ten minutes.
+/// How long a failed task sleeps: no run is long enough for ten minutes.
 const SLEEP_MS: u64 = 1_200;
 
 /// The process is a node for the whole run.

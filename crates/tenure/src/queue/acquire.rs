@@ -76,7 +76,9 @@ pub struct QueuePosition {
 
 /// A function of the caller that receives the position of its waiter.
 #[derive(Clone)]
-pub(crate) struct QueuedHook(Arc<Mutex<dyn FnMut(&QueuePosition) + Send>>);
+pub(crate) struct QueuedHook(Arc<Mutex<QueuedFn>>);
+
+type QueuedFn = dyn FnMut(&QueuePosition) + Send;
 
 impl QueuedHook {
     pub(crate) fn new(hook: impl FnMut(&QueuePosition) + Send + 'static) -> QueuedHook {

@@ -46,7 +46,7 @@ pub(super) enum BulkAction {
 impl BulkAction {
     /// Whether the request makes sense for a task that a filter has found.
     fn applies(&self, task: &TaskSummary) -> bool {
-        let is_finished = task.state().is_some_and(|state| state.is_terminal());
+        let is_finished = task.state().is_some_and(tenure_core::task::TaskState::is_terminal);
         match self {
             BulkAction::Command(_) => task.card.is_some() && !is_finished,
             BulkAction::Delete => task.card.is_some(),

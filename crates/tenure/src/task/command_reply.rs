@@ -24,7 +24,7 @@ use crate::tenure::request;
 pub struct PendingCommand {
     pub(super) access: TaskAccess,
     pub(super) read: ReadCommandReply,
-    /// The command in whose place this one is stored, and that no worker had handled.
+    /// The unhandled command that this one has replaced.
     pub replaced: Option<ReplacedCommand>,
     pub(super) sent_at: Moment,
 }

@@ -34,7 +34,7 @@ impl TaskSummary {
         self.card.as_ref().and_then(|card| card.record.as_ref().ok())
     }
 
-    /// What was submitted, also of a finished task whose final state keeps it.
+    /// What was submitted, also of a finished task if its final state keeps it.
     pub fn submitted(&self) -> Option<&TaskRecord> {
         let kept = || self.state_record.as_ref().ok().and_then(|state| state.task.as_ref());
         self.record().or_else(kept)
@@ -50,7 +50,7 @@ impl TaskSummary {
         self.submitted().map(|record| &record.labels)
     }
 
-    /// The worker whose claim is stored.
+    /// The worker with the stored claim.
     pub fn owner(&self) -> Option<&NodeId> {
         self.card.as_ref()?.owner.as_ref()?.node()
     }

@@ -127,7 +127,7 @@ impl TaskQuery {
         self.with(|filter| drop(filter.labels.insert(name.into(), value.into())))
     }
 
-    /// Only tasks that this worker owns, and finished ones whose last attempt it ran.
+    /// Only tasks that this worker owns, and finished ones that it ran last.
     pub fn owner(mut self, node: impl IntoId<NodeId>) -> TaskQuery {
         self.filter =
             self.filter.and_then(|filter| Ok(TaskFilter { owner: Some(node.into_id()?), ..filter }));
@@ -261,7 +261,7 @@ impl TaskQuery {
             tasks.insert(id.clone(), TaskSummary { id, card: Some(card), state_record });
         }
         for (id, state) in states {
-            // The state of a task whose card does not match must not bring it back.
+            // A card that does not match is left out, and its state must not bring it back.
             if let Some(task) = tasks.get_mut(&id) {
                 task.state_record = state;
             } else if board.get(&id).is_none() {

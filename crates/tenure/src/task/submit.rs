@@ -175,7 +175,7 @@ fn stored_props(json: Vec<u8>) -> Result<Option<Props>, InvalidProps> {
 /// # Not guaranteed
 ///
 /// * That the task runs: that takes a worker with a handler for its kind.
-/// * *Exactly once*: a task runs at least once, and the fencing tokens of its claims tell its runs apart.
+/// * *Exactly once*: a task runs at least once, and the fencing tokens of its claims distinguish its runs.
 ///
 /// # Cancellation
 ///

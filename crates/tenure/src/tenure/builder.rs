@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::backoff::Backoff;
 use tenure_core::id::{InvalidName, Namespace, NodeId};
 
 use super::Tenure;
@@ -13,7 +14,7 @@ use crate::clock::{BootClock, Clock};
 use crate::error::ConnectError;
 use crate::id::{IntoId, IntoIdentity};
 use crate::identity::{self, Identity};
-use crate::session::Session;
+use crate::session::{Session, SessionOptions};
 #[cfg(feature = "etcd")]
 use crate::store::etcd::{Config, EtcdEngine, Secret};
 use crate::store::{Store, StoreUrl};
@@ -128,6 +129,7 @@ pub struct TenureBuilder {
     identity: Option<Identity>,
     sender: Option<NodeId>,
     ttl: Duration,
+    retry: Option<Backoff>,
     clock: Arc<dyn Clock>,
 }
 
@@ -140,6 +142,7 @@ impl Default for TenureBuilder {
             identity: None,
             sender: None,
             ttl: TTL,
+            retry: None,
             clock: Arc::new(BootClock),
         }
     }
@@ -184,6 +187,12 @@ impl TenureBuilder {
         self
     }
 
+    /// How long to wait before another request for a lease after one was lost; 1, 2, 4, 8 s with full jitter.
+    pub fn retry(mut self, retry: Backoff) -> TenureBuilder {
+        self.retry = Some(retry);
+        self
+    }
+
     /// The clock that validity, retries and waits use; the boot clock of the machine. In a `testing::World`, that of its participant.
     pub fn clock(mut self, clock: impl Clock) -> TenureBuilder {
         self.clock = Arc::new(clock);
@@ -202,12 +211,14 @@ impl TenureBuilder {
     ///
     /// Leaves nothing open; a store file that did not exist may exist then, empty.
     pub async fn connect(self) -> Result<Tenure, ConnectError> {
-        let TenureBuilder { source, user, namespace, identity, sender, ttl, clock } = self;
+        let TenureBuilder { source, user, namespace, identity, sender, ttl, retry, clock } = self;
         let namespace = namespace?;
         let source = source.or_else(from_environment).ok_or(ConnectError::NoStore)?;
         let owns_store = !matches!(source.kind, SourceKind::Open(_));
         let store = source.open(user).await?;
-        match Session::options().ttl(ttl).clock(clock).open(store.clone()) {
+        let options = Session::options().ttl(ttl).clock(clock);
+        let options = retry.into_iter().fold(options, SessionOptions::retry);
+        match options.open(store.clone()) {
             Ok(session) => {
                 let identity = identity.unwrap_or_else(identity::current);
                 Ok(Tenure::new(session, namespace, (identity, sender), owns_store))

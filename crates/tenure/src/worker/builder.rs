@@ -1,6 +1,7 @@
 //! How a worker is started: its handlers by kind, its options, and joining the namespace.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tenure_core::task::retry::{ErrorPolicy, Retry};
 use tenure_core::worker::{Keep, StopMode, WorkerConfig, WorkerMachine, WorkerStats};
 use tokio::sync::{broadcast, mpsc, watch};
 
-use super::driver::WorkerDriver;
+use super::driver::{WorkerDriver, WorkerRequest};
 use super::handlers::{HandlerTable, RunningHandlers};
 use super::metrics::WorkerMetrics;
 use super::status::WorkerStatus;
@@ -277,6 +278,7 @@ impl StartWorker {
             join = join.timeout(timeout);
         }
         let membership = join.await?;
+        let closing = tenure.closing().clone();
         let (request, requests) = mpsc::unbounded_channel();
         let (events, _) = broadcast::channel(EVENTS_KEPT);
         let (status, shown) = watch::channel(WorkerStatus::default());
@@ -298,11 +300,23 @@ impl StartWorker {
             stats,
             session: session.clone(),
         };
-        tokio::spawn(async move {
-            let end = driver.drive(membership).await;
-            ended.send_replace(Some(end));
-        });
         let clock = session.clock().clone();
+        let (shutdown, now) = (request.clone(), clock.clone());
+        let running = closing.enter(grace);
+        tokio::spawn(async move {
+            let mut driving = pin!(driver.drive(membership));
+            let end = tokio::select! {
+                biased;
+                end = &mut driving => end,
+                () = closing.requested() => {
+                    let _ = shutdown.send(WorkerRequest::Shutdown(now.now() + grace));
+                    driving.await
+                }
+            };
+            ended.send_replace(Some(end));
+            // `Tenure::close` ends the session after this.
+            drop(running);
+        });
         let shared = WorkerShared { id, clock, grace, request, events, status: shown, stats: counted, end };
         Ok(Worker { shared: Arc::new(shared) })
     }

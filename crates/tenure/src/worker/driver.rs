@@ -254,7 +254,7 @@ impl WorkerDriver {
             WorkerOutput::Retain(ask) => in_flight.write_queue.push(NodeWrite::Retain(ask)),
             // The key is kept until the machine is done with it, so this is received.
             WorkerOutput::Announce(state) => {
-                drop(in_flight.member_key.send(MemberKeyRequest::Announce(state)))
+                drop(in_flight.member_key.send(MemberKeyRequest::Announce(state)));
             }
             WorkerOutput::Publish(load) => drop(in_flight.member_key.send(MemberKeyRequest::Publish(load))),
             WorkerOutput::Leave => drop(in_flight.member_key.send(MemberKeyRequest::Leave)),

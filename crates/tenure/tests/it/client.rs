@@ -153,7 +153,7 @@ async fn what_is_submitted_is_seen_as_it_was_given() {
         assert_eq!(seen.state(), Some(TaskState::Runnable));
         assert_eq!(seen.record().unwrap().labels["weight"], "3");
         assert_eq!(props_of(&client, &id("a/b")).await.unwrap(), "{\"to\": \"x\"}", "to the letter");
-        assert_eq!(client.task(&id("a")).summary().await.unwrap(), None);
+        assert_eq!(client.task(id("a")).summary().await.unwrap(), None);
         assert_eq!(state_of(&store, "a/b").await, None);
     })
     .await;
@@ -173,9 +173,9 @@ async fn control_character_in_kind_or_label_is_refused() {
         assert!(results[0].is_ok());
         let refused = results[1].as_ref().unwrap_err().to_string();
         assert!(refused.contains(message), "{refused}");
-        client.task(&id("good")).delete().await.unwrap();
+        client.task(id("good")).delete().await.unwrap();
     }
-    assert_eq!(client.task(&id("a")).summary().await.unwrap(), None);
+    assert_eq!(client.task(id("a")).summary().await.unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -206,16 +206,16 @@ async fn deleting_t1_leaves_t10_and_t1_slash_x_alone() {
             client.submit(new(name).props_json("1")).await.unwrap();
             actor.claim(name).await;
             actor.say(name, TaskMessage::Pause).await;
-            client.task(&id(name)).command(TaskMessage::Run).no_reply().await.unwrap();
+            client.task(id(name)).command(TaskMessage::Run).no_reply().await.unwrap();
         }
-        let deleted = client.task(&id("t1")).delete().await.unwrap();
+        let deleted = client.task(id("t1")).delete().await.unwrap();
         assert_eq!(deleted.owner, Some(node("n")), "its owner stops it");
         assert_eq!(keys_of(&store, "t1").await, 1, "its state stays");
         for name in ["t10", "t11", "t1/x"] {
             assert_eq!(keys_of(&store, name).await, 5, "{name}");
         }
-        assert!(matches!(client.task(&id("t1")).delete().await, Err(TaskRequestError::NotFound)));
-        assert!(matches!(client.task(&id("t")).delete().await, Err(TaskRequestError::NotFound)));
+        assert!(matches!(client.task(id("t1")).delete().await, Err(TaskRequestError::NotFound)));
+        assert!(matches!(client.task(id("t")).delete().await, Err(TaskRequestError::NotFound)));
     })
     .await;
 }
@@ -229,7 +229,7 @@ async fn finished_id_is_refused_unless_rerun() {
         actor.claim("t1").await;
         actor.say("t1", TaskMessage::Error { message: "broken".to_owned() }).await;
         assert!(matches!(
-            client.task(&id("t1")).forget().await,
+            client.task(id("t1")).forget().await,
             Err(TaskRequestError::NotFinished { state: TaskState::Fault })
         ));
         actor.say("t1", TaskMessage::Error { message: "enough".to_owned() }).await;
@@ -261,7 +261,7 @@ async fn a_task_that_was_deleted_goes_on_where_it_was_when_submitted_again() {
         client.submit(new("t1").props_json("1")).await.unwrap();
         let until = Timestamp(u64::MAX);
         actor.say("t1", TaskMessage::Sleep { until }).await;
-        client.task(&id("t1")).delete().await.unwrap();
+        client.task(id("t1")).delete().await.unwrap();
         let task = client.submit(new("t1")).await.unwrap();
         let seen = task.summary().await.unwrap().unwrap();
         assert_eq!(seen.state_record.unwrap().state, TaskStatus::Sleeping { until });
@@ -277,8 +277,8 @@ async fn a_state_that_cannot_be_read_keeps_its_id_until_it_is_forgotten() {
     let client = client(&store);
     store.put(layout().encode(&Key::TaskState(id("t1"))), "{\"state\":\"asleep\"}").await.unwrap();
     assert!(matches!(client.submit(new("t1")).await, Err(SubmitError::UnreadableState(_))));
-    assert!(client.task(&id("t1")).summary().await.unwrap().unwrap().state_record.is_err());
-    client.task(&id("t1")).forget().await.unwrap();
+    assert!(client.task(id("t1")).summary().await.unwrap().unwrap().state_record.is_err());
+    client.task(id("t1")).forget().await.unwrap();
     client.submit(new("t1")).await.unwrap();
 }
 
@@ -327,7 +327,7 @@ async fn two_namespaces_on_one_store_see_nothing_of_each_other() {
     there.submit(new("t1")).await.unwrap();
     there.submit(new("t2")).await.unwrap();
     assert_eq!(here.tasks().finished().list().await.unwrap().tasks.len(), 1);
-    here.task(&id("t1")).delete().await.unwrap();
+    here.task(id("t1")).delete().await.unwrap();
     assert_eq!(there.tasks().list().await.unwrap().tasks.len(), 2);
 }
 
@@ -368,7 +368,7 @@ async fn the_end_of_a_task_is_waited_for() {
             assert_eq!(soon(waiting).await.unwrap().unwrap().record, state);
             // Whoever comes later is told at once.
             assert_eq!(
-                soon(client.task(&id(name)).wait().timeout(Duration::from_secs(20)).into_future())
+                soon(client.task(id(name)).wait().timeout(Duration::from_secs(20)).into_future())
                     .await
                     .unwrap()
                     .record,
@@ -383,10 +383,10 @@ async fn the_end_of_a_task_is_waited_for() {
 async fn an_end_that_does_not_come_is_told_as_what_it_is() {
     on_every_engine(|store| async move {
         let client = client(&store);
-        let never = client.task(&id("t1")).wait().timeout(Duration::from_secs(20)).await;
+        let never = client.task(id("t1")).wait().timeout(Duration::from_secs(20)).await;
         assert!(matches!(never, Err(WaitTaskError::NotFound)));
         client.submit(new("t1")).await.unwrap();
-        let late = client.task(&id("t1")).wait().timeout(Duration::from_millis(50)).await;
+        let late = client.task(id("t1")).wait().timeout(Duration::from_millis(50)).await;
         assert!(matches!(late, Err(WaitTaskError::Timeout { .. })));
     })
     .await;
@@ -399,9 +399,9 @@ async fn a_task_that_is_deleted_while_somebody_waits_for_it_is_told_as_deleted()
     client.submit(new("t1")).await.unwrap();
     let waiting = client.clone();
     let waiting =
-        tokio::spawn(async move { waiting.task(&id("t1")).wait().timeout(Duration::from_secs(20)).await });
+        tokio::spawn(async move { waiting.task(id("t1")).wait().timeout(Duration::from_secs(20)).await });
     world.advance(Duration::from_secs(1)).await;
-    client.task(&id("t1")).delete().await.unwrap();
+    client.task(id("t1")).delete().await.unwrap();
     world.run_until_idle().await;
     assert!(matches!(waiting.await.unwrap(), Err(WaitTaskError::Deleted)));
 }

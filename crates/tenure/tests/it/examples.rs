@@ -98,7 +98,10 @@ fn promised(heading: &str) -> Vec<&'static str> {
         };
         let fields = output.split(' ').find(|word| word.contains('='));
         let text = fields.map_or(output, |first| output[..output.find(first).unwrap_or(0)].trim_end());
-        if !text.starts_with("watches") && !text.starts_with("keep-alive") && !texts.contains(&text) {
+        if !text.starts_with("watch stream")
+            && !text.starts_with("keep-alive stream")
+            && !texts.contains(&text)
+        {
             texts.push(text);
         }
     }

@@ -40,7 +40,8 @@ fn late_enter() -> QueueWorld {
     world
 }
 
-/// The guard of a lease changes for one key and refuses the enters of the others that were sent before; they enter again.
+/// The guard of a lease changes for one key and refuses the enters of the others that were sent
+/// before; they enter again.
 #[test]
 fn changed_guard_delays_other_enters_and_loses_none() {
     let mut world = QueueWorld::new(1);
@@ -58,7 +59,8 @@ fn changed_guard_delays_other_enters_and_loses_none() {
     assert_eq!((world.queue_keys(), world.queues[0].is_empty()), (0, true));
 }
 
-/// A queue that begins later in the same process knows the changed guard: its first enter is not refused as stale.
+/// A queue that begins later in the same process knows the changed guard: its first enter is not
+/// refused as stale.
 #[test]
 fn next_queue_enters_with_the_known_guard() {
     let former = late_enter();

@@ -64,7 +64,7 @@ async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
         let actor = Actor::join(&store, "web-1").await;
         client.submit(new("t1")).await.unwrap();
         let leases = store.leases().await.unwrap().len();
-        let sent = client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
+        let sent = client.task(id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
         assert_eq!(store.leases().await.unwrap().len(), leases, "a command has no lease");
         assert_eq!(sent.replaced, None);
         let waiting = {
@@ -93,8 +93,8 @@ async fn a_command_that_is_replaced_is_told_to_both_senders() {
         let (alice, bob) = (named(&store, "alice").await, named(&store, "bob").await);
         let actor = Actor::join(&store, "web-1").await;
         alice.submit(new("t1")).await.unwrap();
-        let pause = alice.task(&id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
-        let kill = bob.task(&id("t1")).command(TaskMessage::Kill { reason: None }).no_reply().await.unwrap();
+        let pause = alice.task(id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
+        let kill = bob.task(id("t1")).command(TaskMessage::Kill { reason: None }).no_reply().await.unwrap();
         let replaced = kill.replaced.clone().unwrap();
         assert_eq!(replaced.id.as_ref(), Some(pause.id()));
         assert_eq!((replaced.command.as_deref(), replaced.by.as_str()), (Some("pause"), "alice"));
@@ -122,7 +122,7 @@ async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
             tokio::spawn(async move {
                 // Whoever loses against so many others at once is told so, and sends again.
                 loop {
-                    match client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await {
+                    match client.task(id("t1")).command(TaskMessage::Pause).no_reply().await {
                         Ok(sent) => return sent,
                         Err(CommandError::Store(error)) if error.is_retryable() => {}
                         Err(error) => panic!("{error:?}"),
@@ -150,11 +150,11 @@ async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
     on_every_engine(|store| async move {
         let client = client(&store);
         assert!(matches!(
-            client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await,
+            client.task(id("t1")).command(TaskMessage::Pause).no_reply().await,
             Err(CommandError::NotFound)
         ));
         assert!(matches!(
-            client.node(&node("web-1")).command(NodeCommand::Freeze).no_reply().await,
+            client.node(node("web-1")).command(NodeCommand::Freeze).no_reply().await,
             Err(CommandError::NotFound)
         ));
         super::is_bare(&store).await;
@@ -163,7 +163,7 @@ async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
         client.submit(new("t1")).await.unwrap();
         actor.say("t1", TaskMessage::Complete).await;
         let ended = |sent| matches!(sent, Err(CommandError::Finished { state: TaskState::Completed }));
-        assert!(ended(client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await));
+        assert!(ended(client.task(id("t1")).command(TaskMessage::Pause).no_reply().await));
     })
     .await;
 }
@@ -172,10 +172,10 @@ async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
 async fn a_task_cannot_be_sent_to_sleep_in_the_past() {
     let client = client(&Store::memory());
     client.submit(new("t1")).await.unwrap();
-    let past = client.task(&id("t1")).command(TaskMessage::Sleep { until: Timestamp(5) }).no_reply().await;
+    let past = client.task(id("t1")).command(TaskMessage::Sleep { until: Timestamp(5) }).no_reply().await;
     assert!(matches!(past, Err(CommandError::InvalidTime { until: Timestamp(5) })));
     let later = TaskMessage::Sleep { until: Timestamp(u64::MAX) };
-    assert!(client.task(&id("t1")).command(later).no_reply().await.is_ok());
+    assert!(client.task(id("t1")).command(later).no_reply().await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,7 +183,7 @@ async fn a_command_that_nobody_handles_is_told_as_that() {
     on_every_engine(|store| async move {
         let client = client(&store);
         client.submit(new("t1")).await.unwrap();
-        let sent = client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
+        let sent = client.task(id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
         let late = sent.reply().timeout(Duration::from_millis(50)).await;
         assert!(matches!(late, Err(CommandError::Timeout { .. })));
         // It has no lease, and says itself when it expires.
@@ -198,8 +198,8 @@ async fn a_command_that_nobody_handles_is_told_as_that() {
             Err(CommandError::Deleted)
         ));
         // The task is gone.
-        let sent = client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
-        client.task(&id("t1")).delete().await.unwrap();
+        let sent = client.task(id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
+        client.task(id("t1")).delete().await.unwrap();
         let told = soon(sent.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap();
         assert_eq!(
             (told.outcome, told.reason.as_deref()),
@@ -216,7 +216,7 @@ async fn a_command_to_an_earlier_life_does_not_reach_the_next() {
         let client = client(&store);
         client.submit(new("t1")).await.unwrap();
         let sent =
-            client.task(&id("t1")).command(TaskMessage::Kill { reason: None }).no_reply().await.unwrap();
+            client.task(id("t1")).command(TaskMessage::Kill { reason: None }).no_reply().await.unwrap();
         // As a foreign program deletes tasks.
         let key = layout().encode(&Key::Task(id("t1")));
         store.delete(tenure::store::Selection::key(key)).await.unwrap();
@@ -249,9 +249,9 @@ async fn commands_to_a_node_wait_in_the_order_in_which_they_were_sent() {
         };
         let mut sent = Vec::new();
         for command in commands() {
-            sent.push(client.node(&node("web-1")).command(command).no_reply().await.unwrap());
+            sent.push(client.node(node("web-1")).command(command).no_reply().await.unwrap());
         }
-        client.node(&node("web-10")).command(NodeCommand::Freeze).no_reply().await.unwrap();
+        client.node(node("web-10")).command(NodeCommand::Freeze).no_reply().await.unwrap();
         let orders = actor.orders().await;
         assert_eq!(
             orders.iter().map(|(_, order)| order.clone()).collect::<Vec<_>>(),
@@ -275,8 +275,8 @@ async fn a_node_that_does_not_handle_its_commands_gets_no_more() {
     let client = client(&store);
     Actor::join(&store, "web-1").await;
     for _ in 0..128 {
-        client.node(&node("web-1")).command(NodeCommand::Freeze).no_reply().await.unwrap();
+        client.node(node("web-1")).command(NodeCommand::Freeze).no_reply().await.unwrap();
     }
-    let full = client.node(&node("web-1")).command(NodeCommand::Freeze).no_reply().await;
+    let full = client.node(node("web-1")).command(NodeCommand::Freeze).no_reply().await;
     assert!(matches!(full, Err(CommandError::Full { waiting: 128 })));
 }

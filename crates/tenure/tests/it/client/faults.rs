@@ -88,13 +88,13 @@ async fn one_that_never_arrived_is_a_definite_failure() {
     let client = on_world(&world);
     world.process("client").refuse_connections();
     assert!(matches!(client.submit(new("t1")).await, Err(SubmitError::Store(_))));
-    assert!(matches!(client.task(&id("t1")).delete().await, Err(TaskRequestError::Store(_))));
-    assert!(matches!(client.task(&id("t1")).forget().await, Err(TaskRequestError::Store(_))));
+    assert!(matches!(client.task(id("t1")).delete().await, Err(TaskRequestError::Store(_))));
+    assert!(matches!(client.task(id("t1")).forget().await, Err(TaskRequestError::Store(_))));
     assert!(matches!(
-        client.task(&id("t1")).command(TaskMessage::Pause).no_reply().await,
+        client.task(id("t1")).command(TaskMessage::Pause).no_reply().await,
         Err(CommandError::Store(_))
     ));
-    let to_node = client.node(&node("n")).command(NodeCommand::Freeze).no_reply().await;
+    let to_node = client.node(node("n")).command(NodeCommand::Freeze).no_reply().await;
     assert!(matches!(to_node, Err(CommandError::Store(_))));
 }
 
@@ -123,7 +123,7 @@ async fn a_delete_whose_answer_is_lost_is_a_delete() {
     let (client, store) = (on_world(&world), world.process("onlooker").store());
     client.submit(new("t1")).await.unwrap();
     let deleted =
-        with_the_last_answer_lost(&world, 1, async move { client.task(&id("t1")).delete().await }).await;
+        with_the_last_answer_lost(&world, 1, async move { client.task(id("t1")).delete().await }).await;
     assert_eq!(deleted.unwrap().owner, None);
     assert_eq!(version(&store, Key::Task(id("t1"))).await, None);
 }
@@ -135,7 +135,7 @@ async fn a_delete_whose_answer_is_lost_does_not_delete_the_next_life() {
     let (ours, store) = (on_world(&world), world.process("onlooker").store());
     ours.submit(new("t1")).await.unwrap();
     world.process("client").set_latency(s(1));
-    let deleting = tokio::spawn(async move { ours.task(&id("t1")).delete().await });
+    let deleting = tokio::spawn(async move { ours.task(id("t1")).delete().await });
     world.advance(s(2)).await;
     world.process("client").drop_responses();
     world.advance(GIVEN_UP_AFTER + Duration::from_millis(500)).await;
@@ -153,7 +153,7 @@ async fn forgetting_whose_answer_is_lost_is_forgetting() {
     let actor = Actor::join(&store, "n").await;
     client.submit(new("t1")).await.unwrap();
     actor.say("t1", TaskMessage::Complete).await;
-    with_the_last_answer_lost(&world, 1, async move { client.task(&id("t1")).forget().await }).await.unwrap();
+    with_the_last_answer_lost(&world, 1, async move { client.task(id("t1")).forget().await }).await.unwrap();
     assert_eq!(version(&store, Key::TaskState(id("t1"))).await, None);
     assert_eq!(version(&store, Key::Task(id("t1"))).await, None);
 }
@@ -166,7 +166,7 @@ async fn a_command_whose_answer_is_lost_is_sent_once_and_knows_what_it_replaced(
     let first = client(&store).task(id("t1")).pause().no_reply().await.unwrap();
     // The task is read before.
     let sent = with_the_last_answer_lost(&world, 1, async move {
-        ours.task(&id("t1")).command(TaskMessage::Kill { reason: None }).no_reply().await
+        ours.task(id("t1")).command(TaskMessage::Kill { reason: None }).no_reply().await
     });
     let sent = sent.await.unwrap();
     assert_eq!(sent.replaced.clone().unwrap().id.as_ref(), Some(first.id()));
@@ -179,7 +179,7 @@ async fn pause_slowly(world: &World, ours: &Tenure) -> JoinHandle<Result<Pending
     world.process("client").set_latency(s(1));
     let ours = ours.clone();
     let sending =
-        tokio::spawn(async move { ours.task(&id("t1")).command(TaskMessage::Pause).no_reply().await });
+        tokio::spawn(async move { ours.task(id("t1")).command(TaskMessage::Pause).no_reply().await });
     tokio::task::yield_now().await;
     sending
 }
@@ -223,7 +223,7 @@ async fn a_command_to_a_node_whose_answer_is_lost_is_sent_once() {
     Actor::join(&store, "n").await;
     // The commands that wait and the incarnation of the node are read in one request before.
     let sent = with_the_last_answer_lost(&world, 1, async move {
-        ours.node(&node("n")).command(NodeCommand::Freeze).no_reply().await
+        ours.node(node("n")).command(NodeCommand::Freeze).no_reply().await
     });
     let sent = sent.await.unwrap();
     let waiting = store.list(layout().node_commands(&node("n"))).await.unwrap().pairs;
@@ -239,7 +239,7 @@ async fn a_wait_survives_an_outage_and_is_told_afterwards() {
     ours.submit(new("t1")).await.unwrap();
     let waiting = {
         let ours = ours.clone();
-        tokio::spawn(async move { ours.task(&id("t1")).wait().timeout(s(300)).await })
+        tokio::spawn(async move { ours.task(id("t1")).wait().timeout(s(300)).await })
     };
     world.advance(s(1)).await;
     world.process("client").partition();

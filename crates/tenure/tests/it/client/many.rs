@@ -138,7 +138,7 @@ async fn the_ends_of_many_are_waited_for_together_and_each_is_told() {
             match n % 3 {
                 0 => end(&store, n, TaskStatus::Completed).await,
                 1 => end(&store, n, TaskStatus::Failed).await,
-                _ => drop(client.task(&task(n)).delete().await.unwrap()),
+                _ => drop(client.task(task(n)).delete().await.unwrap()),
             }
         }
         let ends = waiting.await.unwrap().unwrap();

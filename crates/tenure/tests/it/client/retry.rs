@@ -41,10 +41,10 @@ async fn retried_task_is_as_it_was_submitted() {
     on_every_engine(|store| async move {
         let client = client(&store);
         let before = ended(&client, &store, "a").await.task.unwrap();
-        let details = client.task(&id("a")).details().await.unwrap().unwrap();
+        let details = client.task(id("a")).details().await.unwrap().unwrap();
         assert_eq!(details.submitted(), Some(&before));
         assert_eq!(details.props.unwrap(), "{\"to\": 1}");
-        assert_eq!(client.task(&id("a")).retry().await.unwrap(), TaskState::Killed);
+        assert_eq!(client.task(id("a")).retry().await.unwrap(), TaskState::Killed);
         let after = stored(&store, Key::Task(id("a"))).await.unwrap();
         assert_eq!((&after.kind, &after.labels), (&before.kind, &before.labels));
         assert_eq!(after.submitted_at, before.submitted_at);
@@ -54,12 +54,12 @@ async fn retried_task_is_as_it_was_submitted() {
         let steps: Vec<TaskState> = state.history.iter().map(|step| step.to).collect();
         assert_eq!(steps, [TaskState::Killed, TaskState::Runnable]);
         assert!(!is_kept(&store, "a").await, "its entry would let retention delete the new state");
-        let again = client.task(&id("a")).retry().await;
+        let again = client.task(id("a")).retry().await;
         assert!(
             matches!(again, Err(TaskRequestError::NotFinished { state: TaskState::Runnable })),
             "{again:?}"
         );
-        let none = client.task(&id("b")).retry().await;
+        let none = client.task(id("b")).retry().await;
         assert!(matches!(none, Err(TaskRequestError::NotFound)), "{none:?}");
     })
     .await;
@@ -72,12 +72,12 @@ async fn task_of_an_older_program_is_not_retried() {
     let (client, actor) = (client(&store), Actor::join(&store, "n").await);
     client.submit(of_kind("a", "mail")).await.unwrap();
     actor.say("a", TaskMessage::Complete).await;
-    let refused = client.task(&id("a")).retry().await;
+    let refused = client.task(id("a")).retry().await;
     assert!(matches!(refused, Err(TaskRequestError::NotKept)), "{refused:?}");
     // An older program submitted it again and marked it: retry lets it run.
     let marked = TaskRecord { kind: Some("new".to_owned()), ended: true, ..TaskRecord::default() };
     store.put(layout().encode(&Key::Task(id("a"))), marked.encode()).await.unwrap();
-    assert_eq!(client.task(&id("a")).retry().await.unwrap(), TaskState::Completed);
+    assert_eq!(client.task(id("a")).retry().await.unwrap(), TaskState::Completed);
     let task = stored(&store, Key::Task(id("a"))).await.unwrap();
     assert_eq!((task.ended, task.kind.as_deref()), (false, Some("new")));
 }
@@ -88,9 +88,9 @@ async fn forgotten_task_leaves_no_entry() {
     let store = world.process("client").store();
     let client = client(&store);
     ended(&client, &store, "a").await;
-    client.task(&id("a")).forget().await.unwrap();
+    client.task(id("a")).forget().await.unwrap();
     assert!(!is_kept(&store, "a").await);
-    assert_eq!(client.task(&id("a")).summary().await.unwrap(), None);
+    assert_eq!(client.task(id("a")).summary().await.unwrap(), None);
 }
 
 /// The request is applied, its reply lost, and a worker has failed the task already.
@@ -101,7 +101,7 @@ async fn lost_reply_does_not_retry_twice() {
     let (ours, store) = (on_world(&world), world.process("onlooker").store());
     ended(&ours, &store, "a").await;
     world.process("client").set_latency(SECOND);
-    let retrying = tokio::spawn(async move { ours.task(&id("a")).retry().await });
+    let retrying = tokio::spawn(async move { ours.task(id("a")).retry().await });
     // The reads of the task and of its props.
     world.advance(SECOND * 4).await;
     world.process("client").drop_responses();

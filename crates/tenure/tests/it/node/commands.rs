@@ -71,7 +71,7 @@ async fn a_task_is_paused_resumed_released_and_tells_who_did_it() {
         until("it runs", async || shop.ledger.running().len() == 1).await;
         let say = async |message| {
             client
-                .task(&task("t"))
+                .task(task("t"))
                 .command(message)
                 .no_reply()
                 .await
@@ -106,7 +106,7 @@ async fn a_sleeping_task_moves_and_wakes_at_the_same_time_of_the_wall() {
         until("it runs", async || shop.ledger.running().len() == 1).await;
         let until_when = Timestamp(wall_time().0 + 3_000);
         let sleep = client
-            .task(&task("t"))
+            .task(task("t"))
             .command(TaskMessage::Sleep { until: until_when })
             .no_reply()
             .await
@@ -237,7 +237,7 @@ async fn command_whose_sender_is_gone_leaves_only_its_result() {
         let before = shop.store.leases().await.unwrap().len();
         let checkpoint = TaskMessage::Checkpoint { blob: None };
         for (id, message) in [("paused", TaskMessage::Pause), ("killed", kill()), ("refused", checkpoint)] {
-            drop(client.task(&task(id)).command(message).no_reply().await.unwrap());
+            drop(client.task(task(id)).command(message).no_reply().await.unwrap());
         }
         let commands = shop.layout.task_commands();
         until("all are handled", async || shop.store.list(commands.clone()).await.unwrap().pairs.is_empty())
@@ -263,7 +263,7 @@ async fn expired_command_is_swept_by_worker() {
     let session = Session::options().clock(world.process("worker").clock()).open(shop.store.clone()).unwrap();
     let client = shop.tenure(&session);
     client.submit(NewTask::new("other").id("t")).await.unwrap();
-    let sent = client.task(&task("t")).command(TaskMessage::Pause).no_reply().await.unwrap();
+    let sent = client.task(task("t")).command(TaskMessage::Pause).no_reply().await.unwrap();
     let key = shop.key(&Key::TaskCommand(task("t")));
     let pair = shop.store.get_key(key.clone()).await.unwrap().unwrap();
     let mut record = CommandRecord::decode(&pair.value).unwrap();

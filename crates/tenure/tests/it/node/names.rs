@@ -21,7 +21,7 @@ async fn the_end_of_t1_by_its_handler_or_by_hand_leaves_t10_and_t11_alone() {
             shop.submit(id).await;
         }
         until("all run", async || shop.ledger.running().len() == 4).await;
-        client.task(&task("t1")).delete().await.unwrap();
+        client.task(task("t1")).delete().await.unwrap();
         until("one has stopped", async || shop.ledger.running().len() == 3).await;
         // A new life of the same name, which its handler ends.
         shop.submit_with("t1", r#""done""#).await;
@@ -82,7 +82,7 @@ async fn fail(shop: &Shop, client: &Tenure, id: &str) {
             return;
         }
         let error = TaskMessage::Error { message: "and again".to_owned() };
-        let sent = client.task(&task(id)).command(error).no_reply().await.unwrap();
+        let sent = client.task(task(id)).command(error).no_reply().await.unwrap();
         sent.reply().timeout(PATIENCE).await.unwrap();
     }
 }
