@@ -18,6 +18,7 @@
 //!
 //! **Invariant**: `loads` is the sum over the tasks with a readable owner; a worker without tasks is not in it.
 
+mod change;
 mod pending;
 mod shares;
 
@@ -33,6 +34,7 @@ use crate::revision::{Revision, Token};
 use crate::snapshot::FeedItem;
 use crate::task::AttemptRecord;
 
+pub use change::BoardChange;
 use pending::{BoardUpdate, KeyUpdate, TaskUpdates};
 use shares::OwnedLoads;
 
@@ -109,39 +111,6 @@ impl Owner {
     pub fn node(&self) -> Option<&NodeId> {
         self.holder.as_ref().ok().map(|record| &record.node)
     }
-}
-
-/// A change of the board.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum BoardChange {
-    /// An incarnation of a task has ended: it was deleted.
-    Gone {
-        /// The task.
-        task: TaskId,
-        /// The create revision of that incarnation.
-        created: Revision,
-    },
-    /// An owner that was reported before has released or lost its claim.
-    OwnerGone {
-        /// The task.
-        task: TaskId,
-        /// The claim that has ended.
-        token: Token,
-    },
-    /// The record of a task was written again, or a task was added that cannot be claimed: ended or
-    /// unreadable.
-    Changed(TaskId),
-    /// A task has an owner.
-    Owned {
-        /// The task.
-        task: TaskId,
-        /// The worker. `None` if the owner record cannot be read.
-        node: Option<NodeId>,
-        /// The claim.
-        token: Token,
-    },
-    /// A task has become claimable.
-    Unowned(TaskId),
 }
 
 impl Board {

@@ -21,7 +21,7 @@ use crate::revision::Revision;
 use crate::task::{StateRecord, TaskState};
 use crate::txn::{Condition, Op, Txn, TxnReply};
 
-/// How many bytes of props a task may have: every claim carries them. Put more elsewhere, and say where.
+/// How many bytes of props a task may have: every claim carries them. Store larger data elsewhere, and put its location into the props.
 pub const PROPS_BYTES_MAX: usize = 256 * 1024;
 
 /// A task to submit.

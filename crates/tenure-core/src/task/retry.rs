@@ -1,30 +1,30 @@
-//! What becomes of a task that failed: it sleeps and tries again, or it is given up.
+//! Error policies: whether a task that failed is retried after a sleep, or fails for good.
 //!
-//! The usual rule looks at how often a task failed lately, not in all: one that fails once a day for a year is worth another try, one that
-//! fails eight times in four hours is broken.
+//! The default policy counts recent errors and not all of them. A task that fails once a day for a
+//! year is retried; one that fails eight times in four hours is broken.
 
 use std::time::Duration;
 
 use super::record::{ERRORS_LEN_MAX, StateRecord};
 use crate::record::Timestamp;
 
-/// Decides about tasks that failed. A closure is one too.
+/// Decides about tasks that failed. Implemented for closures.
 ///
-/// It sees the whole record: the newest errors, this one last, and how often the task has failed in all.
+/// It gets the whole record: the newest errors, the present one last, and the number of all errors.
 pub trait ErrorPolicy: Send + Sync {
-    /// What becomes of the task.
+    /// How the task continues.
     fn decide(&self, task: &StateRecord, now: Timestamp) -> RetryDecision;
 }
 
-/// What becomes of a task that failed.
+/// How a task that failed continues.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RetryDecision {
-    /// It sleeps, and then runs again.
+    /// It sleeps, and is then retried.
     Sleep {
-        /// Until when.
+        /// The time at which it is retried.
         until: Timestamp,
     },
-    /// It is given up.
+    /// It fails for good.
     Fail {
         /// Why.
         reason: String,
@@ -105,7 +105,7 @@ impl Retry {
         let Some(window) = self.within else { return task.faults };
         let window_ms = ms(window);
         let since = now.0.saturating_sub(window_ms);
-        // An error of the future comes from a clock that is ahead, and is as new as any.
+        // An error in the future comes from a clock that is ahead. It counts as recent.
         let recent = task.errors.iter().filter(|error| error.at.0 > since).count();
         let recent = u64::try_from(recent).unwrap_or(u64::MAX);
         let oldest = task.errors.first().filter(|error| error.at.0 > since);
@@ -148,7 +148,7 @@ mod tests {
     const MINUTE: u64 = 60_000;
     const HOUR: u64 = 60 * MINUTE;
 
-    /// Fails a task at these times, waking it before each, and says how it stands in the end.
+    /// Fails a task at these times, waking it before each, and returns its final record.
     fn failed_at(policy: &dyn ErrorPolicy, times: impl IntoIterator<Item = u64>) -> StateRecord {
         let node = NodeId::parse("n").unwrap();
         let mut task = StateRecord::default();

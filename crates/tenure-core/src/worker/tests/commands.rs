@@ -142,7 +142,7 @@ fn completion_refuses_pending_command() {
 }
 
 #[test]
-fn completion_answers_unseen_command() {
+fn completion_handles_unseen_command() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
