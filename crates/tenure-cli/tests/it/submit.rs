@@ -71,7 +71,7 @@ async fn invalid_task_file_submits_nothing() {
     assert_eq!(ran.code, Some(2), "{ran:?}");
     for expected in [
         "line 2: unknown field `prop`",
-        "line 3: 'c' is on line 1",
+        "line 3: the id 'c' is on line 1 already",
         "line 4: ",
         "line 5: ",
         "line 6: invalid id: a name must not contain control characters",
