@@ -22,9 +22,9 @@ fn kill() -> TaskMessage {
     TaskMessage::Kill { reason: None }
 }
 
-/// Each pair is sent at another moment of its task's life: before anybody owns it, while its handler begins, and while it runs.
+/// Each pair is sent at another moment of its task's life: before a worker owns it, while its handler starts, and while it runs. Both senders receive a reply.
 #[tokio::test]
-async fn of_pause_and_kill_sent_together_the_kill_wins_and_both_senders_are_told() {
+async fn kill_sent_after_pause_wins() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let worker = shop.join("a").await;
@@ -48,7 +48,7 @@ async fn of_pause_and_kill_sent_together_the_kill_wins_and_both_senders_are_told
         });
         let pauses = join_all(pairs).await;
         let replaced = pauses.iter().filter(|outcome| **outcome == CommandOutcome::Replaced).count();
-        eprintln!("200 killed; {replaced} pauses were replaced before anybody had read them");
+        eprintln!("200 killed; {replaced} pauses were replaced before a worker read them");
         for id in &ids {
             until("it is killed", async || shop.state(id).await.state == TaskStatus::Killed).await;
         }
@@ -61,8 +61,9 @@ async fn of_pause_and_kill_sent_together_the_kill_wins_and_both_senders_are_told
     .await;
 }
 
+/// A client pauses, resumes and kills a task. The replies contain the worker and the new state.
 #[tokio::test]
-async fn a_task_is_paused_resumed_released_and_tells_who_did_it() {
+async fn task_commands_reply_with_worker_and_state() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let worker = shop.join("a").await;
@@ -96,8 +97,9 @@ async fn a_task_is_paused_resumed_released_and_tells_who_did_it() {
     .await;
 }
 
+/// The next owner wakes the task at the wall-clock time that the command has set.
 #[tokio::test]
-async fn a_sleeping_task_moves_and_wakes_at_the_same_time_of_the_wall() {
+async fn sleeping_task_wakes_on_time_after_move() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let a = shop.join("a").await;
@@ -124,7 +126,7 @@ async fn a_sleeping_task_moves_and_wakes_at_the_same_time_of_the_wall() {
 }
 
 #[tokio::test]
-async fn a_frozen_node_takes_nothing_also_after_a_restart() {
+async fn frozen_node_claims_nothing_after_restart() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let client = client(&shop);
@@ -147,7 +149,7 @@ async fn a_frozen_node_takes_nothing_also_after_a_restart() {
         a.end().await;
         shop.submit("t").await;
         let a = shop.join("a").await;
-        // Whoever is frozen still works through its commands, so it has seen the task by then.
+        // A frozen node still handles its commands, so it has read the task by then.
         assert!(matches!(order(NodeCommand::ReleaseTask(task("t"))).await, CommandOutcome::Refused));
         assert_eq!((shop.owner("t").await, shop.ledger.runs().len()), (None, 0));
         assert_eq!(order(NodeCommand::Unfreeze).await, CommandOutcome::Done);
@@ -185,7 +187,7 @@ async fn a_drained_node_gives_everything_away_and_leaves() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_ends_nothing_and_is_told() {
+async fn malformed_records_are_reported_and_end_nothing() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         shop.store.put(shop.key(&Key::TaskState(task("state"))), "{\"state\":17").await.unwrap();
@@ -225,7 +227,7 @@ async fn what_cannot_be_read_ends_nothing_and_is_told() {
 
 /// A sender may be killed as soon as it has sent. What it left behind used to be an empty lease for a week.
 #[tokio::test]
-async fn command_whose_sender_is_gone_leaves_only_its_result() {
+async fn abandoned_command_leaves_only_its_result() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let worker = shop.join("a").await;
@@ -282,16 +284,16 @@ async fn expired_command_is_swept_by_worker() {
     session.close().await.unwrap();
 }
 
-/// People and other programs put commands too, under leases of which we know nothing.
+/// Operators and other programs also put commands, under leases unknown to the worker.
 #[tokio::test]
-async fn a_command_under_a_lease_of_somebody_else_takes_nothing_else_with_it() {
+async fn command_under_foreign_lease_keeps_other_keys() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let worker = shop.join("a").await;
         shop.submit("t").await;
         until("it runs", async || shop.ledger.running().len() == 1).await;
         let lease = shop.store.grant(Duration::from_secs(3_600), None).await.unwrap().id;
-        let (command, theirs) = (shop.key(&Key::TaskCommand(task("t"))), "theirs".as_bytes());
+        let (command, theirs) = (shop.key(&Key::TaskCommand(task("t"))), "other".as_bytes());
         let other = LeaseId::new(lease.get() + 1).unwrap();
         // As version 0.1 marked commands that had a lease of their own.
         let pause = format!(r#"{{"command":"pause","own_lease":"{other}"}}"#);

@@ -132,7 +132,7 @@ async fn look(shop: &Shop) -> Seen {
     Seen { unowned, with_room, shares, left }
 }
 
-/// Polls until it is told to stop. Returns for how long the task that waited longest had no owner although there was room.
+/// Polls until `stop` is set. Returns the longest time that a task had no owner although a node had room, and that task.
 async fn observe(shop: Shop, stop: tokio::sync::watch::Receiver<bool>) -> (Duration, String) {
     let mut idle: BTreeMap<String, Duration> = BTreeMap::new();
     let (mut longest, mut last) = ((Duration::ZERO, String::new()), Instant::now());
@@ -256,21 +256,21 @@ async fn on_etcd(claim: impl AsyncFnOnce(Store)) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rolling_restart_leaves_no_task_idle_on_a_file_soak() {
+async fn rolling_restart_idles_no_task_on_file_soak() {
     on_a_file(lasting_tasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rolling_restart_leaves_no_task_idle_on_etcd_soak() {
+async fn rolling_restart_idles_no_task_on_etcd_soak() {
     on_etcd(lasting_tasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn short_tasks_all_end_during_rolling_restart_on_a_file_soak() {
+async fn short_tasks_survive_rolling_restart_on_file_soak() {
     on_a_file(short_tasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn short_tasks_all_end_during_rolling_restart_on_etcd_soak() {
+async fn short_tasks_survive_rolling_restart_on_etcd_soak() {
     on_etcd(short_tasks).await;
 }

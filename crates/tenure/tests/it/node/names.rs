@@ -11,8 +11,9 @@ fn client(shop: &Shop) -> Tenure {
     tenure_on(&shop.store, &shop.namespace)
 }
 
+/// A client deletes `t1`, then a handler completes a new `t1`. Other tasks with ids that begin with `t1` keep running.
 #[tokio::test]
-async fn the_end_of_t1_by_its_handler_or_by_hand_leaves_t10_and_t11_alone() {
+async fn ended_task_leaves_similar_ids_alone() {
     on_every_engine(async |store| {
         let shop = Shop::without_lapse(store);
         let client = client(&shop);
@@ -50,7 +51,7 @@ async fn finished_id_runs_again_after_rerun() {
             let new = || NewTask::new("").id(id).props_json(does);
             client.submit(new()).await.unwrap();
             if ends == TaskState::Failed {
-                // It sleeps after its first fault; a second error out of a fault would end it, and a policy does after eight. By hand it is sooner.
+                // The task sleeps after its first fault. An error in state `Fault` would end it, and the policy does after eight errors; error commands take less time.
                 until("it sleeps", async || shop.state(id).await.state.kind() == TaskState::Sleeping).await;
                 fail(&shop, &client, id).await;
             }
@@ -87,8 +88,9 @@ async fn fail(shop: &Shop, client: &Tenure, id: &str) {
     }
 }
 
+/// Two tasks on three nodes do not move, and a node without tasks counts for the shares.
 #[tokio::test]
-async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_are_seen() {
+async fn balanced_tasks_stay_and_idle_nodes_count() {
     on_every_engine(async |store| {
         let shop = Shop::without_lapse(store);
         let soon = |options: WorkerBuilder| options.rebalance_every(Duration::from_millis(200));
@@ -100,7 +102,7 @@ async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_ar
         shop.submit("t1").await;
         shop.submit("t2").await;
         until("both run", async || shop.ledger.running().len() == 2).await;
-        // Everybody has looked several times by then whether to give something away.
+        // By then the balancer of each node has decided several times what to release.
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(shop.ledger.runs().len(), 2, "{:?}", shop.ledger.runs());
         let mut shares: Vec<usize> = shop.shares().await.into_values().collect();
@@ -111,12 +113,12 @@ async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_ar
             shop.submit(&format!("t{n}")).await;
         }
         until("all run", async || shop.ledger.running().len() == 6).await;
-        until("everybody has two", async || {
+        until("each node has two", async || {
             let shares = shop.shares().await;
             shares.len() == 3 && shares.values().all(|&share| share == 2)
         })
         .await;
-        // One that shuts down is not counted: its tasks go to the others, and nobody keeps a place for it.
+        // A node that shuts down is not counted: its tasks go to the others, and no share is reserved for it.
         workers.remove(0).end().await;
         until("the others have three each", async || {
             let shares = shop.shares().await;
@@ -133,7 +135,7 @@ async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_ar
 
 /// It is still there and still has a task, because its handler does not stop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_node_in_the_middle_of_its_shutdown_is_not_counted() {
+async fn node_in_shutdown_is_not_counted() {
     on_every_engine(async |store| {
         let shop = Shop::without_lapse(store);
         let Worker { node, session } = shop.join("a").await;
