@@ -1,4 +1,4 @@
-//! Work from the outside, on every engine: submitted, seen, deleted, forgotten. Nodes are played by the tests themselves.
+//! Task submission, reads, deletion and forgetting, on every engine. The tests write what a node would write.
 
 mod commands;
 mod faults;
@@ -110,8 +110,8 @@ impl Actor {
         assert!(self.store.txn(claim).await.unwrap().succeeded);
     }
 
-    /// Says something to a task and stores what comes of it, as its owner does; a task that has ended goes.
-    async fn say(&self, task: &str, message: TaskMessage) -> StateRecord {
+    /// Applies a message to a task and stores the new state, as the owner does. A finished task is deleted with its props and claim.
+    async fn apply(&self, task: &str, message: TaskMessage) -> StateRecord {
         let key = layout().encode(&Key::TaskState(id(task)));
         let stored = self.store.get_key(key.clone()).await.unwrap();
         let mut state =
@@ -142,7 +142,7 @@ async fn keys_of(store: &Store, task: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_submitted_is_seen_as_it_was_given() {
+async fn submitted_task_is_read_back_unchanged() {
     on_every_engine(|store| async move {
         let client = client(&store);
         let task = of_kind("a/b", "mail").label("weight", "3").props_json("{\"to\": \"x\"}");
@@ -179,7 +179,7 @@ async fn control_character_in_kind_or_label_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_id_that_is_there_is_refused_and_left_as_it_is() {
+async fn existing_task_id_is_refused_and_unchanged() {
     on_every_engine(|store| async move {
         let client = client(&store);
         client.submit(of_kind("t1", "first")).await.unwrap();
@@ -198,14 +198,14 @@ async fn an_id_that_is_there_is_refused_and_left_as_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deleting_t1_leaves_t10_and_t1_slash_x_alone() {
+async fn task_deletion_keeps_ids_with_same_prefix() {
     on_every_engine(|store| async move {
         let client = client(&store);
         let actor = Actor::join(&store, "n").await;
         for name in ["t1", "t10", "t11", "t1/x"] {
             client.submit(new(name).props_json("1")).await.unwrap();
             actor.claim(name).await;
-            actor.say(name, TaskMessage::Pause).await;
+            actor.apply(name, TaskMessage::Pause).await;
             client.task(id(name)).command(TaskMessage::Run).no_reply().await.unwrap();
         }
         let deleted = client.task(id("t1")).delete().await.unwrap();
@@ -227,12 +227,12 @@ async fn finished_id_is_refused_unless_rerun() {
         let actor = Actor::join(&store, "n").await;
         client.submit(new("t1").props_json("1")).await.unwrap();
         actor.claim("t1").await;
-        actor.say("t1", TaskMessage::Error { message: "broken".to_owned() }).await;
+        actor.apply("t1", TaskMessage::Error { message: "broken".to_owned() }).await;
         assert!(matches!(
             client.task(id("t1")).forget().await,
             Err(TaskRequestError::NotFinished { state: TaskState::Fault })
         ));
-        actor.say("t1", TaskMessage::Error { message: "enough".to_owned() }).await;
+        actor.apply("t1", TaskMessage::Error { message: "enough".to_owned() }).await;
 
         let again = client.submit(new("t1")).await;
         assert!(matches!(again, Err(SubmitError::Finished { state: TaskState::Failed })), "{again:?}");
@@ -245,7 +245,7 @@ async fn finished_id_is_refused_unless_rerun() {
         assert!(matches!(again, Err(SubmitError::Exists { state: TaskState::Runnable })), "{again:?}");
 
         actor.claim("t1").await;
-        actor.say("t1", TaskMessage::Complete).await;
+        actor.apply("t1", TaskMessage::Complete).await;
         rerun.forget().await.unwrap();
         assert!(matches!(rerun.forget().await, Err(TaskRequestError::NotFound)));
         client.submit(new("t1")).await.unwrap();
@@ -254,13 +254,13 @@ async fn finished_id_is_refused_unless_rerun() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_was_deleted_goes_on_where_it_was_when_submitted_again() {
+async fn deleted_task_keeps_state_when_resubmitted() {
     on_every_engine(|store| async move {
         let client = client(&store);
         let actor = Actor::join(&store, "n").await;
         client.submit(new("t1").props_json("1")).await.unwrap();
         let until = Timestamp(u64::MAX);
-        actor.say("t1", TaskMessage::Sleep { until }).await;
+        actor.apply("t1", TaskMessage::Sleep { until }).await;
         client.task(id("t1")).delete().await.unwrap();
         let task = client.submit(new("t1")).await.unwrap();
         let seen = task.summary().await.unwrap().unwrap();
@@ -272,7 +272,7 @@ async fn a_task_that_was_deleted_goes_on_where_it_was_when_submitted_again() {
 }
 
 #[tokio::test]
-async fn a_state_that_cannot_be_read_keeps_its_id_until_it_is_forgotten() {
+async fn unreadable_state_blocks_id_until_forgotten() {
     let store = Store::memory();
     let client = client(&store);
     store.put(layout().encode(&Key::TaskState(id("t1"))), "{\"state\":\"asleep\"}").await.unwrap();
@@ -283,7 +283,7 @@ async fn a_state_that_cannot_be_read_keeps_its_id_until_it_is_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_is_filtered_by_state_node_and_kind() {
+async fn task_query_filters_by_state_owner_kind() {
     on_every_engine(|store| async move {
         let client = client(&store);
         let (a, b) = (Actor::join(&store, "a").await, Actor::join(&store, "b").await);
@@ -294,10 +294,10 @@ async fn a_listing_is_filtered_by_state_node_and_kind() {
         a.claim("t3").await;
         b.claim("t2").await;
         b.claim("t4").await;
-        a.say("t3", TaskMessage::Pause).await;
-        b.say("t4", TaskMessage::Complete).await;
-        // What others put under the same prefixes concerns nobody.
-        store.put("/shop/tasks/foreign/key/of/somebody", "x").await.unwrap();
+        a.apply("t3", TaskMessage::Pause).await;
+        b.apply("t4", TaskMessage::Complete).await;
+        // A query ignores foreign keys under the same prefixes.
+        store.put("/shop/tasks/foreign/key/of/another", "x").await.unwrap();
         store.put("/shop/state/a/b", "x").await.unwrap();
         let list = async |query: TaskQuery| {
             query.list().await.unwrap().iter().map(|task| task.id.to_string()).collect::<Vec<_>>().join(" ")
@@ -319,7 +319,7 @@ async fn a_listing_is_filtered_by_state_node_and_kind() {
 }
 
 #[tokio::test]
-async fn two_namespaces_on_one_store_see_nothing_of_each_other() {
+async fn namespaces_on_one_store_are_isolated() {
     let store = Store::memory();
     let here = client(&store);
     let there = here.namespace("shop/eu").unwrap();
@@ -345,7 +345,7 @@ async fn props_are_json_of_at_most_256_kib() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_of_a_task_is_waited_for() {
+async fn task_wait_returns_final_state() {
     on_every_engine(|store| async move {
         let client = client(&store);
         let actor = Actor::join(&store, "n").await;
@@ -362,11 +362,11 @@ async fn the_end_of_a_task_is_waited_for() {
                 );
             actor.claim(name).await;
             if name == "t3" {
-                actor.say(name, last.clone()).await;
+                actor.apply(name, last.clone()).await;
             }
-            let state = actor.say(name, last).await;
+            let state = actor.apply(name, last).await;
             assert_eq!(soon(waiting).await.unwrap().unwrap().record, state);
-            // Whoever comes later is told at once.
+            // A wait for a finished task returns immediately.
             assert_eq!(
                 soon(client.task(id(name)).wait().timeout(Duration::from_secs(20)).into_future())
                     .await
@@ -380,7 +380,7 @@ async fn the_end_of_a_task_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_end_that_does_not_come_is_told_as_what_it_is() {
+async fn task_wait_reports_not_found_or_timeout() {
     on_every_engine(|store| async move {
         let client = client(&store);
         let never = client.task(id("t1")).wait().timeout(Duration::from_secs(20)).await;
@@ -393,7 +393,7 @@ async fn an_end_that_does_not_come_is_told_as_what_it_is() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_deleted_while_somebody_waits_for_it_is_told_as_deleted() {
+async fn task_wait_reports_deletion() {
     let world = World::new();
     let client = on_world(&world);
     client.submit(new("t1")).await.unwrap();

@@ -1,4 +1,4 @@
-//! Events and snapshots of a namespace: what happened, and how everything stands at one revision.
+//! Events and snapshots of a namespace: its changes, and its state at one revision.
 
 mod events;
 mod snapshot;

@@ -117,7 +117,7 @@ impl Process {
 /// The periods in which each process has run, counted from the first one.
 type Runs = Arc<std::sync::Mutex<Vec<(u64, &'static str)>>>;
 
-/// Runs the work for ever: it takes `takes` and fails as often as `failures` says.
+/// Runs the work for ever: each run takes `takes`, and the first `failures` runs fail.
 fn start(
     world: &World,
     who: &'static str,

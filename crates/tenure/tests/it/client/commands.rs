@@ -1,4 +1,4 @@
-//! Commands to tasks and to nodes: sent, replaced, handled, expired, and always told.
+//! Commands to tasks and to nodes: sent, replaced, handled, expired. The sender always receives an outcome or an error.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl Actor {
         page.pairs.into_iter().map(read).collect()
     }
 
-    async fn answer(&self, order: &CommandId) {
+    async fn reply(&self, order: &CommandId) {
         let key = layout().encode(&Key::NodeCommand(self.name.clone(), order.clone()));
         let result = ResultRecord::new(self.name.clone(), CommandOutcome::Refused, Timestamp(9)).why("busy");
         let result_key = layout().encode(&Key::CommandResult(order.clone()));
@@ -58,7 +58,7 @@ impl Actor {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
+async fn command_reply_names_node_and_duration() {
     on_every_engine(|store| async move {
         let client = named(&store, "alice").await;
         let actor = Actor::join(&store, "web-1").await;
@@ -76,9 +76,9 @@ async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
         let handled = soon(waiting).await.unwrap().unwrap();
         assert_eq!((&handled.by, handled.outcome), (&node("web-1"), CommandOutcome::Done));
         assert_eq!((handled.from, handled.to), (Some(TaskState::Runnable), Some(TaskState::Paused)));
-        let said = handled.to_string();
-        assert!(said.starts_with("handled by web-1 in ") && said.ends_with(" ms"), "{said}");
-        // Asked again, it says the same.
+        let text = handled.to_string();
+        assert!(text.starts_with("handled by web-1 in ") && text.ends_with(" ms"), "{text}");
+        // A second read returns the same reply.
         assert_eq!(
             soon(sent.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap().by,
             node("web-1")
@@ -88,7 +88,7 @@ async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_is_replaced_is_told_to_both_senders() {
+async fn replaced_command_is_reported_to_both_senders() {
     on_every_engine(|store| async move {
         let (alice, bob) = (named(&store, "alice").await, named(&store, "bob").await);
         let actor = Actor::join(&store, "web-1").await;
@@ -98,9 +98,9 @@ async fn a_command_that_is_replaced_is_told_to_both_senders() {
         let replaced = kill.replaced.clone().unwrap();
         assert_eq!(replaced.id.as_ref(), Some(pause.id()));
         assert_eq!((replaced.command.as_deref(), replaced.by.as_str()), (Some("pause"), "alice"));
-        let told = soon(pause.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap();
-        assert_eq!((told.outcome, told.by.as_str()), (CommandOutcome::Replaced, "bob"));
-        assert!(told.to_string().starts_with("replaced by bob in "));
+        let reply = soon(pause.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap();
+        assert_eq!((reply.outcome, reply.by.as_str()), (CommandOutcome::Replaced, "bob"));
+        assert!(reply.to_string().starts_with("replaced by bob in "));
         assert_eq!(actor.obey("t1").await.command, "kill", "the last one sent wins");
         assert_eq!(
             soon(kill.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap().outcome,
@@ -110,9 +110,9 @@ async fn a_command_that_is_replaced_is_told_to_both_senders() {
     .await;
 }
 
-/// Whatever the order in which they come, one is handled and every other sender is told.
+/// In whatever order the commands arrive, the node handles one, and every other sender receives `Replaced`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
+async fn concurrent_commands_report_all_but_one_replaced() {
     on_every_engine(|store| async move {
         let client = client(&store);
         let actor = Actor::join(&store, "web-1").await;
@@ -120,7 +120,7 @@ async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
         let sent = futures_util::future::join_all((0..10).map(|_| {
             let client = client.clone();
             tokio::spawn(async move {
-                // Whoever loses against so many others at once is told so, and sends again.
+                // A sender that loses too many conflicts receives a retryable error and sends again.
                 loop {
                     match client.task(id("t1")).command(TaskMessage::Pause).no_reply().await {
                         Ok(sent) => return sent,
@@ -146,7 +146,7 @@ async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
+async fn command_without_target_is_refused_and_stores_nothing() {
     on_every_engine(|store| async move {
         let client = client(&store);
         assert!(matches!(
@@ -161,7 +161,7 @@ async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
         assert_eq!(store.leases().await.unwrap().len(), 0);
         let actor = Actor::join(&store, "n").await;
         client.submit(new("t1")).await.unwrap();
-        actor.say("t1", TaskMessage::Complete).await;
+        actor.apply("t1", TaskMessage::Complete).await;
         let ended = |sent| matches!(sent, Err(CommandError::Finished { state: TaskState::Completed }));
         assert!(ended(client.task(id("t1")).command(TaskMessage::Pause).no_reply().await));
     })
@@ -169,7 +169,7 @@ async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_task_cannot_be_sent_to_sleep_in_the_past() {
+async fn sleep_command_with_past_time_is_refused() {
     let client = client(&Store::memory());
     client.submit(new("t1")).await.unwrap();
     let past = client.task(id("t1")).command(TaskMessage::Sleep { until: Timestamp(5) }).no_reply().await;
@@ -179,14 +179,14 @@ async fn a_task_cannot_be_sent_to_sleep_in_the_past() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_nobody_handles_is_told_as_that() {
+async fn unhandled_command_reports_timeout_deletion_or_expiry() {
     on_every_engine(|store| async move {
         let client = client(&store);
         client.submit(new("t1")).await.unwrap();
         let sent = client.task(id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
         let late = sent.reply().timeout(Duration::from_millis(50)).await;
         assert!(matches!(late, Err(CommandError::Timeout { .. })));
-        // It has no lease, and says itself when it expires.
+        // The command has no lease; its record contains the time at which it expires.
         let key = layout().encode(&Key::TaskCommand(id("t1")));
         let pair = store.get_key(key.clone()).await.unwrap().unwrap();
         let record = CommandRecord::decode(&pair.value).unwrap();
@@ -200,18 +200,18 @@ async fn a_command_that_nobody_handles_is_told_as_that() {
         // The task is gone.
         let sent = client.task(id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
         client.task(id("t1")).delete().await.unwrap();
-        let told = soon(sent.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap();
+        let reply = soon(sent.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap();
         assert_eq!(
-            (told.outcome, told.reason.as_deref()),
+            (reply.outcome, reply.reason.as_deref()),
             (CommandOutcome::Expired, Some("the task was deleted"))
         );
     })
     .await;
 }
 
-/// A kill that nobody has handled was meant for the task of that time, not for one that is submitted a day later.
+/// An unhandled kill applies to the task of that time, not to a task that is submitted under the same id a day later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_to_an_earlier_life_does_not_reach_the_next() {
+async fn command_does_not_reach_next_incarnation() {
     on_every_engine(|store| async move {
         let client = client(&store);
         client.submit(new("t1")).await.unwrap();
@@ -232,7 +232,7 @@ async fn a_command_to_an_earlier_life_does_not_reach_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_to_a_node_wait_in_the_order_in_which_they_were_sent() {
+async fn node_commands_wait_in_send_order() {
     on_every_engine(|store| async move {
         let client = client(&store);
         let actor = Actor::join(&store, "web-1").await;
@@ -260,7 +260,7 @@ async fn commands_to_a_node_wait_in_the_order_in_which_they_were_sent() {
         let first = sent.remove(0);
         assert_eq!(first.id(), &orders[0].0);
         let waiting = tokio::spawn(async move { first.reply().timeout(Duration::from_secs(20)).await });
-        actor.answer(&orders[0].0).await;
+        actor.reply(&orders[0].0).await;
         let handled = soon(waiting).await.unwrap().unwrap();
         assert_eq!((handled.outcome, handled.reason.as_deref()), (CommandOutcome::Refused, Some("busy")));
         let late = sent[0].reply().timeout(Duration::from_millis(20)).await;
@@ -270,7 +270,7 @@ async fn commands_to_a_node_wait_in_the_order_in_which_they_were_sent() {
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_handle_its_commands_gets_no_more() {
+async fn node_command_beyond_128_waiting_is_refused() {
     let store = Store::memory();
     let client = client(&store);
     Actor::join(&store, "web-1").await;

@@ -1,4 +1,4 @@
-//! Many tasks at once: few requests, one picture.
+//! Many tasks at once: few requests, one snapshot.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn submit_all(client: &Tenure, count: usize) -> Vec<Result<TaskHandle, Sub
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_tasks_are_submitted_in_a_hundred_requests() {
+async fn bulk_submit_sends_at_most_100_requests() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;
     let client = client(&store);
@@ -41,14 +41,14 @@ async fn ten_thousand_tasks_are_submitted_in_a_hundred_requests() {
     let asked = txns(&etcd) - before;
     assert!(asked <= 100.0, "{asked} requests");
     assert_eq!(client.tasks().list().await.unwrap().tasks.len(), 10_000);
-    // Each that is there already is told so, and the others are taken.
+    // Each existing id is refused with `Exists`, and the others are stored.
     let results = submit_all(&client, 10_100).await;
     assert!(results[..10_000].iter().all(|result| matches!(result, Err(SubmitError::Exists { .. }))));
     assert!(results[10_000..].iter().all(Result::is_ok));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_of_many_has_a_result_of_its_own() {
+async fn bulk_submit_reports_each_result_separately() {
     on_every_engine(|store| async move {
         let client = client(&store);
         put_states(&store, (0..300).step_by(3), TaskStatus::Killed).await;
@@ -83,7 +83,7 @@ async fn put_states(store: &Store, which: impl Iterator<Item = usize>, state: Ta
 
 /// While tasks move from one state to another, no listing shows one in both, or in neither.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_is_one_picture_while_tasks_change() {
+async fn task_query_is_consistent_while_tasks_change() {
     on_every_engine(|store| async move {
         let client = client(&store);
         submit_all(&client, 250).await;
@@ -122,11 +122,11 @@ async fn end(store: &Store, n: usize, state: TaskStatus) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_ends_of_many_are_waited_for_together_and_each_is_told() {
+async fn bulk_wait_reports_each_task_end() {
     on_every_engine(|store| async move {
         let client = client(&store);
         submit_all(&client, 40).await;
-        // One has ended before anybody waits, one is not there at all.
+        // One task has ended before the wait begins, and one does not exist.
         end(&store, 0, TaskStatus::Completed).await;
         let waiting = client.clone();
         let ids: Vec<TaskId> = (0..30).chain([99]).map(task).collect();
@@ -169,7 +169,7 @@ async fn the_ends_of_many_are_waited_for_together_and_each_is_told() {
 }
 
 #[test]
-fn new_ids_are_all_different_and_sort_by_time() {
+fn new_task_ids_are_unique_and_sorted() {
     let ids: Vec<TaskId> = new_task_ids().take(10_000).collect();
     assert!(ids.is_sorted_by(|a, b| a < b));
 }

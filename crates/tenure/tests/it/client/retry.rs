@@ -71,7 +71,7 @@ async fn task_of_an_older_program_is_not_retried() {
     let store = world.process("client").store();
     let (client, actor) = (client(&store), Actor::join(&store, "n").await);
     client.submit(of_kind("a", "mail")).await.unwrap();
-    actor.say("a", TaskMessage::Complete).await;
+    actor.apply("a", TaskMessage::Complete).await;
     let refused = client.task(id("a")).retry().await;
     assert!(matches!(refused, Err(TaskRequestError::NotKept)), "{refused:?}");
     // An older program submitted it again and marked it: retry lets it run.
@@ -107,7 +107,7 @@ async fn lost_reply_does_not_retry_twice() {
     world.process("client").drop_responses();
     world.advance(SECOND * 2).await;
     let actor = Actor::join(&store, "n").await;
-    actor.say("a", TaskMessage::Kill { reason: None }).await;
+    actor.apply("a", TaskMessage::Kill { reason: None }).await;
     world.advance(SECOND * 4).await;
     world.process("client").heal();
     world.advance(SECOND * 30).await;
