@@ -25,8 +25,8 @@ use crate::task::{Command, CommandError, CommandReply};
 /// let tenure = Tenure::connect("memory:").await?;
 /// let worker = tenure.worker("eu-1").handle_any(run).start().await?;
 /// let node = tenure.node("eu-1");
-/// node.freeze().await?; // claims nothing new, also after a restart
 /// assert!(node.plan().await?.releases.is_empty());
+/// node.freeze().await?; // claims nothing new, also after a restart
 /// node.unfreeze().await?;
 /// node.drain().await?; // releases all tasks and leaves
 /// worker.finished().await;
