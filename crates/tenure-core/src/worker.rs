@@ -262,7 +262,7 @@ impl WorkerMachine {
         }
         // The order matters. Timers first, so that due tasks count in the decisions below. The own
         // load before the claims, because the balancer compares it with that of the peers. Claims
-        // after commands, because a drain or freeze that was just read must prevent them.
+        // last, when freeze marks, commands and the shutdown have had their effect.
         self.handle_time(now);
         self.update_own_load(now);
         self.begin_next_command(now);

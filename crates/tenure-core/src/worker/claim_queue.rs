@@ -195,7 +195,8 @@ impl WorkerMachine {
     /// their share, a claim was lost, or there is more to share. Tasks that the balancer refuses
     /// for other reasons are considered no more often than that.
     pub(super) fn make_room(&mut self, now: InputTime) {
-        // All refused tasks of one class share one room, so the class of the oldest one is enough.
+        // Room depends on the class, and only that of the oldest refused task is tracked. Refused
+        // tasks of other classes have their timers.
         let class = match self.claim_queue.refused.first().and_then(|(_, task)| self.board.get(task)) {
             Some(card) => card.class,
             None => self.own_class(),
