@@ -162,11 +162,8 @@ impl World {
 
     /// Makes a world in which every random number is derived from `seed`, and the wall clock and the boot clock follow virtual time.
     ///
-    /// This holds for the whole thread until the last clone of the world is dropped. The same seed gives the same run.
-    ///
-    /// # Panics
-    ///
-    /// If another seeded world of this thread is alive.
+    /// This holds for the whole thread, until the last clone of the world is dropped or another seeded world is made on the thread. The same
+    /// seed gives the same run.
     pub fn seeded(seed: u64) -> World {
         let time = WorldTime::begin();
         World::begin(time, Limits::EMBEDDED, Some(Seed::begin(seed)))

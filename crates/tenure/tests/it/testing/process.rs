@@ -74,11 +74,10 @@ async fn seeded_worlds_repeat_a_run() {
         web.partition();
         world.advance(s(20)).await;
         web.heal();
-        // The retries after the loss have jitter.
         while tenure.health().incarnation != 2 {
             world.advance(Duration::from_millis(1)).await;
         }
-        runs.push(world.elapsed());
+        runs.push((world.elapsed(), web.store().info().id.clone()));
     }
     assert_eq!(runs[0], runs[1]);
     assert_ne!(runs[0], runs[2]);
