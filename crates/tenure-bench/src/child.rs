@@ -1,6 +1,6 @@
 //! This program in a second process, started for one workload (see `internal`), and what it prints.
 //!
-//! **Invariant**: it is killed and gone when the handle is: nothing that was started for a moment stays.
+//! **Invariant**: the process is killed with the handle: no helper process outlives its workload.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -20,7 +20,8 @@ pub(crate) struct HelperProcess {
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// A process that has not said a word after this long is stuck; a busy machine needs a second or two to start sixteen.
+/// A process that has printed nothing after this long is stuck; a busy machine needs a second or
+/// two to start sixteen.
 const START_WITHIN: Duration = Duration::from_secs(20);
 
 impl HelperProcess {
@@ -43,25 +44,25 @@ impl HelperProcess {
 
     /// Waits until it is ready.
     pub(crate) async fn ready(&mut self) -> Result<(), BenchFailure> {
-        self.say::<Ready>(START_WITHIN).await.map(drop)
+        self.receive::<Ready>(START_WITHIN).await.map(drop)
     }
 
-    /// Tells it to go.
+    /// Sends the line on stdin that lets it go on.
     pub(crate) async fn go(&mut self) -> Result<(), BenchFailure> {
         let ended = |error| BenchFailure::new(format!("the second process has ended: {error}"));
         self.stdin.write_all(b"go\n").await.map_err(ended)
     }
 
-    /// Waits for what it says next.
-    pub(crate) async fn say<T: DeserializeOwned>(&mut self, within: Duration) -> Result<T, BenchFailure> {
+    /// Waits for the next line that it prints.
+    pub(crate) async fn receive<T: DeserializeOwned>(&mut self, within: Duration) -> Result<T, BenchFailure> {
         let failed = |what: String| BenchFailure::new(what);
         let line = tokio::time::timeout(within, self.lines.next_line())
             .await
-            .map_err(|_| failed(format!("the second process said nothing for {within:?}")))?
+            .map_err(|_| failed(format!("the second process printed nothing for {within:?}")))?
             .map_err(|error| failed(format!("the second process cannot be heard: {error}")))?
             .ok_or_else(|| failed("the second process has ended".to_owned()))?;
         serde_json::from_str(&line)
-            .map_err(|error| failed(format!("the second process said {line:?}: {error}")))
+            .map_err(|error| failed(format!("the second process printed {line:?}: {error}")))
     }
 
     /// Waits until it has ended by itself.
@@ -74,7 +75,8 @@ impl HelperProcess {
         if status.success() { Ok(()) } else { Err(failed(format!("the second process failed: {status}"))) }
     }
 
-    /// Kills it with SIGKILL, so that it can neither clean up nor say goodbye, and waits until it is gone.
+    /// Kills it with SIGKILL, so that it can neither clean up nor close its connections, and waits
+    /// until it is gone.
     pub(crate) async fn kill(&mut self) -> Result<(), BenchFailure> {
         self.child
             .kill()

@@ -1,8 +1,9 @@
 //! `tenure-bench election`: how soon the next candidate leads after a leader has resigned.
 //!
-//! The candidates are spread over three processes' worth of sessions and connections, and neighbours in the line never share one: each change
-//! of leader goes through the store. Ours and a program written by hand take turns. What the store itself takes in the same turn, one
-//! transaction and one delivery to a watch, is measured before each change.
+//! The candidates are spread over the sessions and connections of three processes, and neighbours
+//! in the queue never share one: each change of leader goes through the store. Tenure and a program
+//! with bare calls take turns. The time of the store itself in the same turn, one transaction and
+//! one delivery to a watch, is measured before each change.
 
 mod candidate;
 mod probe;
@@ -60,7 +61,7 @@ pub(super) async fn run(args: &ElectionArgs, etcd: Option<&StoreUrl>) -> Result<
     on_each(&args.engines, etcd, &mut report, async |place, report| {
         let has = |workload: &&'static str| args.workloads.is_empty() || args.workloads.contains(workload);
         for (workload, candidates) in CROWDS.into_iter().filter(|(workload, _)| has(workload)) {
-            // Somebody must be there to follow.
+            // At least one candidate must follow the leader.
             let candidates = candidates.min(args.candidates_max).max(2);
             measure(place, workload, ElectionSize { changes: args.n, candidates }, args.rounds, report)
                 .await?;
@@ -77,15 +78,15 @@ async fn measure(
     rounds: usize,
     report: &mut BenchReport,
 ) -> Result<(), BenchFailure> {
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let (mut tenure, mut baseline) = (Vec::new(), Vec::new());
     let mut requests = [0, 0];
     for round in 0..rounds {
         for side in order(round) {
             let before = place.handled().await;
             match side {
-                Side::Ours => ours.push(ElectionTurn::take(place, side, size).await?),
+                Side::Tenure => tenure.push(ElectionTurn::take(place, side, size).await?),
                 Side::Reference if place.raw.is_none() => continue,
-                Side::Reference => theirs.push(ElectionTurn::take(place, side, size).await?),
+                Side::Reference => baseline.push(ElectionTurn::take(place, side, size).await?),
             }
             requests[usize::from(side == Side::Reference)] += place.handled().await.saturating_sub(before);
         }
@@ -95,13 +96,13 @@ async fn measure(
         let requests = place.counter.as_ref().map(|_| requests);
         ResultRow { requests, ..ResultRow::new(workload, engine, &Sample::joined(&changes)) }
     };
-    report.row(&row(place.engine, &ours, requests[0]))?;
+    report.row(&row(place.engine, &tenure, requests[0]))?;
     if place.raw.is_none() {
         return Ok(());
     }
-    report.row(&row("raw", &theirs, requests[1]))?;
+    report.row(&row("raw", &baseline, requests[1]))?;
     let p50 = |sample: &Sample| sample.p50_ms().unwrap_or(f64::NAN);
-    let times = median(ours.iter().map(|turn| p50(&turn.changes) / p50(&turn.store)));
+    let times = median(tenure.iter().map(|turn| p50(&turn.changes) / p50(&turn.store)));
     let names = (workload, place.engine, "txn_and_watch");
     report.goal(&GoalResult::new(names, "p50", Found::Ratio(times), Goal::AtMost(TIMES_MOST)))
 }

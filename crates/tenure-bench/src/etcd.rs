@@ -17,21 +17,22 @@ use crate::raw::{BoxError, Raw};
 /// Turns for each side. Many short ones: a neighbour that takes the machine for a second spoils a few pairs and not the median.
 const ROUNDS: usize = 15;
 
-/// Puts in flight for which a turn is as long as one of single puts. A turn of a wider workload is longer by as much as it is wider: all
-/// have as many waves then, and the beginning and the end, when fewer are under way, weigh the same.
+/// Puts in flight for which a turn is as long as one of single puts. A turn of a wider workload is
+/// longer in proportion: all have as many waves then, and the beginning and the end, when fewer are
+/// in flight, weigh the same.
 const WIDTH_OF_A_TURN: usize = 64;
 
 /// Keys in the bulk workload, and claims in one batch, as the contract's goals name them.
 const BULK: usize = 10_000;
 const CLAIMS: usize = 100;
 
-/// Operations in one transaction, and transactions under way: what our own side does, done by hand.
+/// Operations in one transaction, and transactions in flight: the same that the session does.
 const TXN_OPS: usize = 128;
 const TXNS_IN_FLIGHT: usize = 4;
 
 /// Both sides of the comparison.
 pub(super) struct Sides<'a> {
-    pub(super) ours: Bench<'a>,
+    pub(super) tenure: Bench<'a>,
     pub(super) raw: &'a Raw,
     pub(super) url: &'a StoreUrl,
 }
@@ -80,12 +81,12 @@ impl Sides<'_> {
         ))?;
         let batches = self.pair("claims_batch_100", EtcdWorkload::Batches, effort, report).await?;
         let single = self.pair("claims_one_by_one", EtcdWorkload::OneByOne, effort, report).await?;
-        let ratio = median(batches.ours.iter().map(rate)) / median(single.ours.iter().map(rate));
+        let ratio = median(batches.tenure.iter().map(rate)) / median(single.tenure.iter().map(rate));
         let names = ("claims_batch_100", "etcd", "claims_one_by_one");
         report.goal(&GoalResult::new(names, "ops_s", Found::Ratio(ratio), Goal::AtLeast(10.0)))?;
         let watch = self.pair("watch", EtcdWorkload::Watch, effort.part(4), report).await?;
         let p50 = |sample: &Sample| sample.p50_ms().unwrap_or(f64::NAN);
-        let more = median(watch.ours.iter().zip(&watch.raw).map(|(ours, raw)| p50(ours) - p50(raw)));
+        let more = median(watch.tenure.iter().zip(&watch.raw).map(|(tenure, raw)| p50(tenure) - p50(raw)));
         report.goal(&GoalResult::new(
             ("watch", "etcd", "raw"),
             "p50_more_than_raw",
@@ -103,21 +104,24 @@ impl Sides<'_> {
         report: &mut BenchReport,
     ) -> Result<Pair, BenchFailure> {
         let counter = Counter::of(self.url);
-        let mut pair = Pair { ours: Vec::new(), raw: Vec::new() };
+        let mut pair = Pair { tenure: Vec::new(), raw: Vec::new() };
         let mut requests = [Some(0), Some(0)];
         for round in 0..ROUNDS * 2 {
-            let is_ours = (round % 2 == 0) == (round / 2 % 2 == 0);
+            let is_tenure = (round % 2 == 0) == (round / 2 % 2 == 0);
             let before = handled(counter.as_ref()).await;
-            let sample =
-                if is_ours { self.ours(work, effort).await? } else { self.raw(work, effort).await? };
+            let sample = if is_tenure {
+                self.measure_tenure(work, effort).await?
+            } else {
+                self.raw(work, effort).await?
+            };
             let after = handled(counter.as_ref()).await;
-            let side = usize::from(!is_ours);
+            let side = usize::from(!is_tenure);
             requests[side] =
                 requests[side].zip(after.zip(before)).map(|(sum, (after, before))| sum + (after - before));
-            if is_ours { pair.ours.push(sample) } else { pair.raw.push(sample) }
+            if is_tenure { pair.tenure.push(sample) } else { pair.raw.push(sample) }
         }
         for (engine, samples, requests) in
-            [("etcd", &pair.ours, requests[0]), ("raw", &pair.raw, requests[1])]
+            [("etcd", &pair.tenure, requests[0]), ("raw", &pair.raw, requests[1])]
         {
             let row = ResultRow::new(name, engine, &Sample::joined(samples));
             report.row(&ResultRow { requests, ..row })?;
@@ -125,17 +129,17 @@ impl Sides<'_> {
         Ok(pair)
     }
 
-    async fn ours(&self, work: EtcdWorkload, effort: WorkAmount) -> Result<Sample, BenchFailure> {
+    async fn measure_tenure(&self, work: EtcdWorkload, effort: WorkAmount) -> Result<Sample, BenchFailure> {
         match work {
-            EtcdWorkload::Put => self.ours.put(effort).await,
+            EtcdWorkload::Put => self.tenure.put(effort).await,
             EtcdWorkload::PutInFlight(width) => {
-                self.ours.put_in_flight(effort.times(width.div_ceil(WIDTH_OF_A_TURN)), width).await
+                self.tenure.put_in_flight(effort.times(width.div_ceil(WIDTH_OF_A_TURN)), width).await
             }
-            EtcdWorkload::Get => self.ours.get(effort).await,
-            EtcdWorkload::Bulk => self.ours.bulk(BULK.min(effort.n * ROUNDS)).await,
-            EtcdWorkload::Batches => self.ours.claims_in_batches(effort, CLAIMS).await,
-            EtcdWorkload::OneByOne => self.ours.claims_one_by_one(effort).await,
-            EtcdWorkload::Watch => self.ours.watch(effort).await,
+            EtcdWorkload::Get => self.tenure.get(effort).await,
+            EtcdWorkload::Bulk => self.tenure.bulk(BULK.min(effort.n * ROUNDS)).await,
+            EtcdWorkload::Batches => self.tenure.claims_in_batches(effort, CLAIMS).await,
+            EtcdWorkload::OneByOne => self.tenure.claims_one_by_one(effort).await,
+            EtcdWorkload::Watch => self.tenure.watch(effort).await,
         }
     }
 
@@ -229,20 +233,21 @@ impl Sides<'_> {
     }
 
     fn key(&self, kind: &str, n: usize) -> Bytes {
-        format!("{}{kind}/{n}", self.ours.prefix).into()
+        format!("{}{kind}/{n}", self.tenure.prefix).into()
     }
 }
 
 /// The turns of both sides.
 struct Pair {
-    ours: Vec<Sample>,
+    tenure: Vec<Sample>,
     raw: Vec<Sample>,
 }
 
 impl Pair {
-    /// The median over the rounds of ours by theirs: the two of a round had the same neighbours.
+    /// The median over the rounds of Tenure's figure divided by the reference's: both turns of a
+    /// round ran beside the same other load.
     fn median_of(&self, figure: impl Fn(&Sample) -> f64) -> f64 {
-        median(self.ours.iter().zip(&self.raw).map(|(ours, raw)| figure(ours) / figure(raw)))
+        median(self.tenure.iter().zip(&self.raw).map(|(tenure, raw)| figure(tenure) / figure(raw)))
     }
 }
 

@@ -80,7 +80,8 @@ pub(crate) enum InternalCommand {
         #[arg(value_parser = duration)]
         span: Duration,
     },
-    /// Join as a node whose tasks wait until they are stopped, and print its state at each line on stdin.
+    /// Join as a node with tasks that wait until they are stopped, and print its state at each line
+    /// on stdin.
     Node {
         /// The store's address.
         url: StoreUrl,
@@ -135,11 +136,12 @@ pub(crate) struct KeepCost {
 
 /// Runs a hidden command until it is over or stdin ends.
 pub(crate) async fn run(command: &InternalCommand) -> Result<(), BenchFailure> {
-    let (go, mut told) = tokio::sync::mpsc::channel(WORDS_LEN);
+    let (go, mut go_ahead) = tokio::sync::mpsc::channel(GO_AHEADS_MAX);
     let stdin_ended = tokio::task::spawn_blocking(move || {
         let mut line = String::new();
         while std::io::stdin().read_line(&mut line).is_ok_and(|len| len > 0) {
-            // Every line is the word to go on. This thread must see the end of stdin, so it never waits for one who does not listen.
+            // Every line lets the workload go on. This thread must see the end of stdin, so it
+            // never waits for a workload that does not receive.
             let _ = go.try_send(());
         }
     });
@@ -149,7 +151,7 @@ pub(crate) async fn run(command: &InternalCommand) -> Result<(), BenchFailure> {
             InternalCommand::Write { file, key, span } => {
                 let store = open(file).await?;
                 print(&Ready { ready: true })?;
-                go_on(&mut told).await?;
+                go_on(&mut go_ahead).await?;
                 write(&store, key, *span).await
             }
             InternalCommand::Idle { file, span } => idle(file, *span).await,
@@ -161,23 +163,23 @@ pub(crate) async fn run(command: &InternalCommand) -> Result<(), BenchFailure> {
                 // The first renewal opens the stream for all that follow, and is over by then.
                 tokio::time::sleep(*ttl / 2).await;
                 print(&Ready { ready: true })?;
-                go_on(&mut told).await?;
+                go_on(&mut go_ahead).await?;
                 print(&KeepCost { leases, cpu_percent: cpu_percent_for(*span).await })?;
-                // Whoever counts requests does so before the session is closed.
-                go_on(&mut told).await?;
+                // The parent counts requests before the session is closed.
+                go_on(&mut go_ahead).await?;
                 session.close().await.map_err(|left| BenchFailure::new(left.to_string()))
             }
             InternalCommand::Contend { url, prefix, side, span } => {
                 let contender = Contender::open(url, prefix, *side).await?;
                 print(&Ready { ready: true })?;
-                go_on(&mut told).await?;
+                go_on(&mut go_ahead).await?;
                 print(&contender.run(*span).await?)?;
-                // Everybody stays until all have been heard.
-                go_on(&mut told).await?;
+                // Every process stays until the parent has read from all of them.
+                go_on(&mut go_ahead).await?;
                 contender.close().await
             }
             InternalCommand::Node { url, namespace, id, ttl } => {
-                node::run((url, namespace, id), *ttl, &mut told).await
+                node::run((url, namespace, id), *ttl, &mut go_ahead).await
             }
         }
     };
@@ -188,12 +190,12 @@ pub(crate) async fn run(command: &InternalCommand) -> Result<(), BenchFailure> {
     }
 }
 
-/// How often a helper process may be sent on before it reads; none is sent on more than twice.
-const WORDS_LEN: usize = 2;
+/// How many lines of stdin may wait before the workload reads them; no workload gets more than two.
+const GO_AHEADS_MAX: usize = 2;
 
-/// Waits for the word to go on.
-async fn go_on(told: &mut tokio::sync::mpsc::Receiver<()>) -> Result<(), BenchFailure> {
-    told.recv().await.ok_or_else(|| BenchFailure::new("nobody said go"))
+/// Waits for the next line of stdin.
+async fn go_on(go_ahead: &mut tokio::sync::mpsc::Receiver<()>) -> Result<(), BenchFailure> {
+    go_ahead.recv().await.ok_or_else(|| BenchFailure::new("stdin ended before the start"))
 }
 
 /// Now, in nanoseconds since boot.
@@ -253,7 +255,7 @@ async fn idle(file: &Path, span: Duration) -> Result<(), BenchFailure> {
     print(&IdleCost { cpu_percent })
 }
 
-/// Registers keys and says how many leases they hang on.
+/// Registers keys and returns the number of leases they use.
 async fn register(session: &Session, prefix: &str, keys: usize) -> Result<usize, BenchFailure> {
     let registering =
         (0..keys).map(|n| session.register_raw(format!("{prefix}{n}"), &VALUE[..]).into_future());

@@ -1,7 +1,8 @@
 //! `tenure-bench lock`: acquire, release and hand-off, beside a hand-written program.
 //!
-//! Ours and the reference take turns in one run, as in `tenure-bench store`. The reference asks as little as can be asked with bare calls: one
-//! transaction to stand in the queue, a watch of its own for each that waits, a look once that stands and one when its turn has come, one delete.
+//! Tenure and the reference take turns in one run, as in `tenure-bench store`. The reference sends
+//! as few requests as bare calls allow: one transaction to enter the queue, a watch of its own for
+//! each waiter, a read after entering, a read when its predecessor is gone, and one delete.
 
 mod baton;
 mod handoff;
@@ -73,8 +74,9 @@ pub(super) async fn run(args: &LockArgs, etcd: Option<&StoreUrl>) -> Result<(), 
     .await
 }
 
-/// Tells what both sides did, and whether it is good enough; a workload without a goal is a figure beside the others.
-fn tell(
+/// Reports the figures of both sides, and whether the goal is met; a workload without a goal is a
+/// figure beside the others.
+fn report_sides(
     (workload, reference): (&'static str, &'static str),
     place: &StoreUnderTest,
     contest: &Contest,

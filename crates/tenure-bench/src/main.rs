@@ -39,8 +39,9 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 /// Worker threads of a workload that moves many keys, as many as the `tenure` command has: while one reads replies, the other sends requests.
 const THREADS: usize = 2;
 
-/// The same for a workload whose tasks mostly wait. Two threads pass the little work to each other, and on two cores that the store needs
-/// too, a lock and its release then cost twice the work.
+/// The same for a workload with tasks that mostly wait. Two threads pass the little work to each
+/// other, and on two cores that the store needs too, a lock and its release then cost twice the
+/// work.
 const THREADS_IN_QUEUE: usize = 1;
 
 /// Measures the engines, and on etcd Tenure beside hand-written calls. JSON lines on stdout.

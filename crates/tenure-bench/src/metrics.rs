@@ -26,13 +26,13 @@ impl Counter {
         }
     }
 
-    /// All requests that all members have answered so far; none if one does not tell.
+    /// All requests that all members have answered so far; `None` if one does not report it.
     pub(super) async fn handled(&self) -> Option<u64> {
-        self.look().await?.sum("grpc_server_handled_total", "")
+        self.read().await?.sum("grpc_server_handled_total", "")
     }
 
-    /// The counters of all members as they are now; none if one does not tell.
-    pub(super) async fn look(&self) -> Option<Counters> {
+    /// The counters of all members as they are now; `None` if one does not report them.
+    pub(super) async fn read(&self) -> Option<Counters> {
         let mut pages = Vec::new();
         for endpoint in &self.endpoints {
             pages.push(tokio::time::timeout(WAIT, page(endpoint)).await.ok()?.ok()?);
@@ -47,13 +47,14 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// The sum of those series of a counter whose labels hold a text, such as `grpc_method="LeaseKeepAlive"`.
+    /// The sum of those series of a counter with labels that contain a text, such as
+    /// `grpc_method="LeaseKeepAlive"`.
     pub(super) fn sum(&self, name: &str, labelled: &str) -> Option<u64> {
         self.pages.iter().map(|page| sum_of(page, name, labelled)).sum()
     }
 }
 
-/// HTTP/1.0: the server closes after the answer and never sends chunks.
+/// HTTP/1.0: the server closes after the reply and never sends chunks.
 async fn page(endpoint: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(endpoint).await?;
     stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: {endpoint}\r\n\r\n").as_bytes()).await?;
@@ -62,7 +63,8 @@ async fn page(endpoint: &str) -> std::io::Result<String> {
     Ok(page)
 }
 
-/// The sum of the series of a counter whose labels hold a text; none if the page is no page of metrics.
+/// The sum of the series of a counter with labels that contain a text; `None` if the page contains
+/// no metrics.
 fn sum_of(page: &str, name: &str, labelled: &str) -> Option<u64> {
     let body = page.strip_prefix("HTTP/1.")?.split_once("\r\n\r\n")?.1;
     let mut sum = 0;

@@ -17,7 +17,7 @@ const WRITERS: usize = 16;
 /// How long writers write and idlers idle: long enough for a figure that repeats.
 const SPAN: Duration = Duration::from_secs(5);
 
-/// What a busy machine may add before we call a process stuck.
+/// What a busy machine may add before a process counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(
@@ -27,7 +27,7 @@ pub(super) async fn run(
     report: &mut BenchReport,
 ) -> Result<(), BenchFailure> {
     across(store, path, effort, report).await?;
-    crowd(path, effort, report).await?;
+    contend(path, effort, report).await?;
     idle(path, effort, report).await
 }
 
@@ -45,7 +45,7 @@ async fn across(
     while took.len() < effort.n && begin.elapsed() < effort.span_max {
         let before = now_ns();
         store.put("/across/key", &VALUE[..]).await?;
-        let seen: SeenChange = other.say(PATIENCE).await?;
+        let seen: SeenChange = other.receive(PATIENCE).await?;
         took.push(Duration::from_nanos(seen.seen_ns.saturating_sub(before)));
     }
     let count = took.len();
@@ -57,12 +57,12 @@ async fn across(
     report.goal(&GoalResult::new(names, "p99", Found::Figure(p99), Goal::AtMost(5.0)))
 }
 
-/// Many processes that write as fast as they can: nobody may starve.
-async fn crowd(path: &Path, effort: WorkAmount, report: &mut BenchReport) -> Result<(), BenchFailure> {
+/// Many processes that write as fast as they can: none may starve.
+async fn contend(path: &Path, effort: WorkAmount, report: &mut BenchReport) -> Result<(), BenchFailure> {
     let span = SPAN.min(effort.span_max);
     let mut writers = Vec::new();
     for n in 0..WRITERS {
-        let (path, key) = (path.to_string_lossy(), format!("/crowd/{n}"));
+        let (path, key) = (path.to_string_lossy(), format!("/contend/{n}"));
         writers.push(HelperProcess::start(&["write", &path, &key, &format!("{}ms", span.as_millis())])?);
     }
     for writer in &mut writers {
@@ -75,7 +75,7 @@ async fn crowd(path: &Path, effort: WorkAmount, report: &mut BenchReport) -> Res
     let mut counts = Vec::new();
     let (mut errors, mut max) = (0, 0.0_f64);
     for writer in &mut writers {
-        let written: WriteSummary = writer.say(span + PATIENCE).await?;
+        let written: WriteSummary = writer.receive(span + PATIENCE).await?;
         counts.push(written.count);
         errors += written.errors;
         max = max.max(written.max_ms);
@@ -105,7 +105,7 @@ async fn idle(path: &Path, effort: WorkAmount, report: &mut BenchReport) -> Resu
     let begin = Instant::now();
     let mut idler =
         HelperProcess::start(&["idle", &path.to_string_lossy(), &format!("{}ms", span.as_millis())])?;
-    let idled: IdleCost = idler.say(span + PATIENCE).await?;
+    let idled: IdleCost = idler.receive(span + PATIENCE).await?;
     let row = ResultRow::new("idle_watcher", "file", &Sample::new(Vec::new(), begin.elapsed(), 1));
     report.row(&ResultRow { unit: "cpu_percent", p50: Some(idled.cpu_percent), ..row })?;
     let names = ("idle_watcher", "file", "contract");

@@ -53,7 +53,8 @@ impl Raw {
         Ok(answer.succeeded)
     }
 
-    /// Claims a task that is there and that nobody owns: puts `owner` under a lease if it is absent and `task` is not.
+    /// Claims a task that exists and has no owner: puts `owner` under a lease if it is absent and
+    /// `task` is not.
     pub(crate) async fn claim_task(
         &self,
         task: Bytes,
@@ -73,7 +74,7 @@ impl Raw {
         Ok(answer.succeeded)
     }
 
-    /// Claims many keys, each for itself, in one request; says which were won.
+    /// Claims many keys, each for itself, in one request; returns which were won.
     pub(crate) async fn claims(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<Vec<bool>, BoxError> {
         let nested = |(key, value)| message::RequestOp {
             request: Some(message::RequestKind::Txn(claim(key, value, 0))),
@@ -95,7 +96,8 @@ impl Raw {
         Ok(answer.kvs.len())
     }
 
-    /// Watches one key from now on: the mod revision of every event. Returns when the watch stands.
+    /// Watches one key from now on: the mod revision of every event. Returns when the watch is
+    /// created.
     pub(crate) async fn watch(
         &self,
         key: Bytes,
@@ -117,7 +119,8 @@ impl Raw {
         }))
     }
 
-    /// Watches `[key, range_end)` from now on: the keys of every batch of deletes. Returns when the watch stands.
+    /// Watches `[key, range_end)` from now on: the keys of every batch of deletes. Returns when the
+    /// watch is created.
     pub(crate) async fn watch_deletes(
         &self,
         key: Bytes,
@@ -198,8 +201,9 @@ fn claim(key: Bytes, value: Bytes, lease: i64) -> message::TxnRequest {
     message::TxnRequest { compare: vec![absent], success: vec![put_op(key, value, lease)] }
 }
 
-/// As large as HTTP/2 allows: h2 ends a connection on which too many small frames came for streams that were dropped, and it counts them by the
-/// window. A queue drops a watch at each hand-off, and what the server still says to it is such a frame.
+/// As large as HTTP/2 allows: h2 ends a connection on which too many small frames came for streams
+/// that were dropped, and it counts them by the window. A queue drops a watch at each hand-off, and
+/// what the server still sends to it is such a frame.
 const WINDOW_MAX: u32 = (1 << 31) - 1;
 
 /// The kind of an event that took a key away.

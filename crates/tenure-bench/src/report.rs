@@ -1,4 +1,4 @@
-//! What the benchmark says: one row for each measurement, one verdict for each goal.
+//! The output of the benchmark: one row for each measurement, one line for each goal.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -28,7 +28,7 @@ pub(super) struct ResultRow {
     pub(super) max: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) min: Option<f64>,
-    /// How many leases the keys of one round hang on.
+    /// How many leases the keys of one round are attached to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) leases: Option<usize>,
     /// How many claims were sent for each task.
@@ -76,7 +76,7 @@ pub(super) struct GoalResult {
     pub(super) met: bool,
 }
 
-/// What was found: ours by theirs, or a figure by itself.
+/// The figure: Tenure's divided by the reference's, or a figure by itself.
 #[derive(Serialize, Clone, Copy, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Found {
@@ -135,7 +135,7 @@ impl BenchReport {
         print(verdict)
     }
 
-    /// Says how many goals were missed, if any were.
+    /// Prints how many goals were missed, if any were.
     pub(super) fn close(&self) {
         if self.missed > 0 {
             note(&format!("{} goals were not met", self.missed));

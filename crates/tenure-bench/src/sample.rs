@@ -100,7 +100,7 @@ where
     Ok(Sample::new(took, begin.elapsed(), count))
 }
 
-/// Does things with `width` of them under way at any time, from one task.
+/// Does things with `width` of them in flight at any time, from one task.
 pub(super) async fn in_flight<F, Fut>(
     effort: WorkAmount,
     width: usize,

@@ -1,7 +1,8 @@
 //! `tenure-bench session`: registering, recovering, joining and idling, beside hand-written programs.
 //!
-//! Ours and the reference take turns in one run, as in `tenure-bench store`. The reference is what a competent programmer writes with bare calls:
-//! leases of at most 1,000 keys, transactions of 128 operations, 4 of them in flight, and a watch of one's own keys.
+//! Tenure and the reference take turns in one run, as in `tenure-bench store`. The reference is
+//! what a competent programmer writes with bare calls: leases of at most 1,000 keys, transactions
+//! of 128 operations, 4 of them in flight, and a watch of one's own keys.
 
 mod idle;
 mod join;
@@ -82,9 +83,14 @@ impl SessionTurns {
         median(self.samples.iter().map(|sample| sample.total.as_secs_f64()))
     }
 
-    /// The median over the rounds of ours by theirs: the two of a round had the same neighbours.
+    /// The median over the rounds of Tenure's figure divided by the reference's: both turns of a
+    /// round ran beside the same other load.
     fn ratio_to(&self, other: &SessionTurns) -> f64 {
         let pairs = self.samples.iter().zip(&other.samples);
-        median(pairs.map(|(ours, theirs)| ours.total.as_secs_f64() / theirs.total.as_secs_f64().max(1e-9)))
+        median(
+            pairs.map(|(tenure, baseline)| {
+                tenure.total.as_secs_f64() / baseline.total.as_secs_f64().max(1e-9)
+            }),
+        )
     }
 }

@@ -120,19 +120,19 @@ async fn on_etcd(url: &StoreUrl, effort: WorkAmount, report: &mut BenchReport) -
 }
 
 async fn etcd_at(
-    ours: Bench<'_>,
+    tenure: Bench<'_>,
     url: &StoreUrl,
     effort: WorkAmount,
     report: &mut BenchReport,
 ) -> Result<(), BenchFailure> {
     let raw = connect_raw(url).await?;
-    Sides { ours, raw: &raw, url }.run(effort, report).await?;
+    Sides { tenure, raw: &raw, url }.run(effort, report).await?;
     let effort = effort.part(5);
-    report.row(&ResultRow::new("cas", "etcd", &ours.cas(effort).await?))?;
-    leases(ours, "etcd", effort, report).await.map(drop)
+    report.row(&ResultRow::new("cas", "etcd", &tenure.cas(effort).await?))?;
+    leases(tenure, "etcd", effort, report).await.map(drop)
 }
 
-/// What the goals look at.
+/// The figures that goals compare.
 struct Figures {
     put: Sample,
     get: Sample,

@@ -1,8 +1,10 @@
 //! `tenure-bench tasks`: claiming, taking over and holding many tasks, beside the usual first implementation, the herd.
 //!
-//! Ours and the herd take turns in one run, as in `tenure-bench store`. All nodes but one live in this process, each with a session and a
-//! connection of its own, so on a small machine they compete with the server for the same cores; the herd does so too. What is
-//! killed, and what is asked for its memory and its CPU time, is a process of its own.
+//! Tenure and the reference, a herd of nodes that all claim everything, take turns in one run, as
+//! in `tenure-bench store`. All nodes but one live in this process, each with a session and a
+//! connection of its own, so on a small machine they compete with the server for the same cores;
+//! the reference does so too. The node that is killed, and the one that reports its memory and CPU
+//! time, are processes of their own.
 
 mod claim;
 mod context;
@@ -41,7 +43,7 @@ pub(crate) struct TasksArgs {
     /// Which engines.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     engines: Vec<Engine>,
-    /// What is measured; everything unless told.
+    /// What is measured; all by default.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     only: Vec<Workload>,
 }

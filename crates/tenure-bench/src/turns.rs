@@ -1,21 +1,21 @@
-//! Two sides that take turns in one run, so that a neighbour who takes the machine for a while takes it from both.
+//! Two sides that take turns in one run, so that other load on the machine slows down both.
 
 use super::report::ResultRow;
 use super::sample::{Sample, median};
 use super::store_under_test::StoreUnderTest;
 use crate::failure::BenchFailure;
 
-/// Who is measured.
+/// Which program is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
-    Ours,
-    /// The program written by hand, with bare calls.
+    Tenure,
+    /// The reference program with bare calls.
     Reference,
 }
 
-/// Whose turn it is: each begins in every other round.
+/// Which side is next: each begins in every other round.
 pub(super) fn order(round: usize) -> [Side; 2] {
-    if round.is_multiple_of(2) { [Side::Ours, Side::Reference] } else { [Side::Reference, Side::Ours] }
+    if round.is_multiple_of(2) { [Side::Tenure, Side::Reference] } else { [Side::Reference, Side::Tenure] }
 }
 
 /// The turns of one side.
@@ -29,12 +29,13 @@ pub(super) struct Turns {
 /// The turns of both sides; of one where there is no server.
 #[derive(Default)]
 pub(super) struct Contest {
-    pub(super) ours: Turns,
-    pub(super) theirs: Turns,
+    pub(super) tenure: Turns,
+    pub(super) baseline: Turns,
 }
 
 impl Contest {
-    /// Lets both sides take their turns, each with the number of its round. Where there is no reference, ours plays alone.
+    /// Lets both sides take their turns, each with the number of its round. Where there is no
+    /// reference, Tenure runs alone.
     pub(super) async fn hold(
         place: &StoreUnderTest,
         rounds: usize,
@@ -44,8 +45,8 @@ impl Contest {
         for round in 0..rounds {
             for side in order(round) {
                 let turns = match (side, &place.raw) {
-                    (Side::Ours, _) => &mut contest.ours,
-                    (Side::Reference, Some(_)) => &mut contest.theirs,
+                    (Side::Tenure, _) => &mut contest.tenure,
+                    (Side::Reference, Some(_)) => &mut contest.baseline,
                     (Side::Reference, None) => continue,
                 };
                 let before = place.handled().await;
@@ -67,13 +68,14 @@ impl Contest {
             requests: place.counter.as_ref().map(|_| turns.requests),
             ..ResultRow::new(workload, engine, &Sample::joined(&turns.samples))
         };
-        let theirs = place.raw.as_ref().map(|_| row(reference, &self.theirs));
-        std::iter::once(row(place.engine, &self.ours)).chain(theirs).collect()
+        let baseline = place.raw.as_ref().map(|_| row(reference, &self.baseline));
+        std::iter::once(row(place.engine, &self.tenure)).chain(baseline).collect()
     }
 
-    /// The median over the rounds of our rate by theirs: the two of a round had the same neighbours.
+    /// The median over the rounds of Tenure's rate divided by the reference's: both turns of a
+    /// round ran beside the same other load.
     pub(super) fn rate(&self) -> f64 {
-        let pairs = self.ours.samples.iter().zip(&self.theirs.samples);
-        median(pairs.map(|(ours, theirs)| ours.ops_s() / theirs.ops_s().max(1e-9)))
+        let pairs = self.tenure.samples.iter().zip(&self.baseline.samples);
+        median(pairs.map(|(tenure, baseline)| tenure.ops_s() / baseline.ops_s().max(1e-9)))
     }
 }

@@ -76,7 +76,8 @@ impl Bench<'_> {
         .await
     }
 
-    /// Many puts in transactions as long as the store takes, several under way: how a node registers its keys.
+    /// Many puts in transactions as long as the store takes, several in flight: how a session
+    /// registers its keys.
     pub(super) async fn bulk(self, count: usize) -> Result<Sample, BenchFailure> {
         let puts = (0..count).map(|n| Op::put(self.key("bulk", n), &VALUE[..]));
         let begin = Instant::now();

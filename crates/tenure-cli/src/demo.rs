@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use tenure::client::{Client, NewTask, TaskFilter};
 use tenure::election::Elections;
 use tenure::session::Session;
+use tenure::{NewTask, Tenure};
 use tenure_core::id::TaskId;
 
 pub(crate) use worker::run as run_demo_worker;
@@ -172,15 +172,15 @@ impl<'a> DemoRun<'a> {
 
     async fn run(&mut self) -> Result<DemoFigures, Failure> {
         self.start_workers().await?;
-        let client = Client::new(self.store.store.clone(), &self.store.namespace);
+        let failed = |error: &dyn std::fmt::Display| Failure::new(Code::Failed, error.to_string());
+        let session = Session::open(self.store.store.clone()).map_err(|error| failed(&error))?;
+        let tenure = Tenure::on_session(&session, &self.store.namespace).map_err(|error| failed(&error))?;
         let begin = now_ns();
-        self.submit(&client).await?;
+        self.submit(&tenure).await?;
         if self.wait_until_balanced().await? {
             self.figures.balanced_seconds = Some(seconds_since(begin));
         }
         self.figures.spread_before = spread(&self.runs.running(), &self.alive);
-        let session = Session::open(self.store.store.clone())
-            .map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
         let elections = Elections::new(&session, &self.store.namespace);
         let Some(leader) = self.leader(&elections).await? else { return Ok(self.figures.clone()) };
         let balanced = match self.figures.balanced_seconds {
@@ -190,7 +190,7 @@ impl<'a> DemoRun<'a> {
         self.note(&format!("{balanced}, {} leads", self.workers[leader].name));
         self.figures.leader_before = Some(self.workers[leader].name.clone());
         self.kill(leader, &elections).await?;
-        self.finish(&client).await?;
+        self.finish(&tenure).await?;
         let _ = session.close().await;
         Ok(self.figures.clone())
     }
@@ -219,12 +219,12 @@ impl<'a> DemoRun<'a> {
         HelperProcess::start(&args)
     }
 
-    async fn submit(&self, client: &Client) -> Result<(), Failure> {
+    async fn submit(&self, tenure: &Tenure) -> Result<(), Failure> {
         let ids = (1..=self.figures.tasks).map(|n| TaskId::parse(&format!("task-{n}")));
         let ids: Vec<TaskId> =
             ids.collect::<Result<_, _>>().map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
         let begin = Instant::now();
-        for submitted in client.submit_many(ids.into_iter().map(NewTask::new).collect()).await {
+        for submitted in tenure.submit_all(ids.into_iter().map(|id| NewTask::new("").id(id))).await {
             submitted
                 .map_err(|error| Failure::new(Code::Failed, format!("a task was not submitted: {error}")))?;
         }
@@ -291,11 +291,11 @@ impl<'a> DemoRun<'a> {
     }
 
     /// Waits until the tasks are balanced again, compares them with the store, and ends all workers.
-    async fn finish(&mut self, client: &Client) -> Result<(), Failure> {
+    async fn finish(&mut self, tenure: &Tenure) -> Result<(), Failure> {
         self.wait_until_balanced().await?;
         self.figures.spread = spread(&self.runs.running(), &self.alive);
         let running: BTreeSet<String> = self.runs.running_tasks().into_iter().map(str::to_owned).collect();
-        let listing = client.tasks(&TaskFilter::new()).await?;
+        let listing = tenure.tasks().list().await?;
         let stored: BTreeSet<&str> = listing.tasks.iter().map(|task| task.id.as_str()).collect();
         let expected = (1..=self.figures.tasks).map(|n| format!("task-{n}"));
         self.figures.lost =

@@ -286,7 +286,7 @@ impl EventLine {
             Some(count) => format!("{count} keys, "),
         };
         let verb = if audit.action == AuditAction::KillTask { "kill" } else { audit.verb() };
-        self.detail = Some(format!("{count}{verb} {}", audit.who_and_why()));
+        self.detail = Some(format!("{count}{verb} {}", audit.origin()));
         self.by = Some(audit.by.to_string());
         self.reason = Some(audit.reason.clone()).filter(|reason| !reason.is_empty());
         if self.name.is_empty() {

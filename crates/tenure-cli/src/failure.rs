@@ -222,11 +222,11 @@ impl From<StoreError> for Failure {
                 Code::Ambiguous,
                 "the request may have been applied: read the key with `tenure kv get KEY` before you try again",
             ),
-            StoreError::Unusable(UnusableStore::NewerFormat { found, ours }) => {
-                return Failure::newer_format(Code::Unusable, found, ours);
+            StoreError::Unusable(UnusableStore::NewerFormat { found, supported }) => {
+                return Failure::newer_format(Code::Unusable, found, supported);
             }
-            StoreError::Replaced(StoreReplaced::FormatChanged { found, ours }) if found > ours => {
-                return Failure::newer_format(Code::StoreLost, found, ours);
+            StoreError::Replaced(StoreReplaced::FormatChanged { found, supported }) if found > supported => {
+                return Failure::newer_format(Code::StoreLost, found, supported);
             }
             StoreError::Unusable(_) => {
                 (Code::Unusable, "name another place with --store file:///path/store.db")

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tenure::Identity;
 use tenure::lock::{Holder, LockList, LockSnapshot, Locks};
 use tenure::session::Session;
-use tenure::store::{LeaseId, LeaseView, Revision, Store, StoreError};
+use tenure::store::{LeaseId, LeaseView, Revision, Store};
 use tenure_core::id::{LockName, Namespace};
 use tenure_core::revision::Token;
 
@@ -274,7 +274,7 @@ async fn break_lock(
     confirm.prompt(&format!("break '{name}', held by {}", holders.join(" and ")), output).await?;
     let mut broken = Vec::new();
     for victim in victims {
-        if evict(locks, name, victim, reason).await? {
+        if locks.break_hold(name, victim, reason).await? {
             broken.push(victim);
         } else if !force {
             return Err(Failure::new(
@@ -323,12 +323,4 @@ fn victims(view: &LockSnapshot, token: Option<Token>, force: bool) -> Result<Vec
             .hint("choose one with --token, or break all with --force"));
     }
     Ok(view.holders.iter().collect())
-}
-
-/// Deletes the queue key of a holder. An ambiguous delete is repeated once: a queue key is never reused, so the second delete cannot hit another holder.
-async fn evict(locks: &Locks, name: &LockName, victim: &Holder, reason: &str) -> Result<bool, StoreError> {
-    match locks.break_hold(name, victim, reason).await {
-        Err(StoreError::Ambiguous(_)) => locks.break_hold(name, victim, reason).await.map(|_| true),
-        reply => reply,
-    }
 }

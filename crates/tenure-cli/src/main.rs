@@ -40,7 +40,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, ValueEnum};
 use mimalloc::MiMalloc;
-use tenure::client::Client;
+use tenure::Tenure;
 use tenure::store::Store;
 use tenure_core::id::NodeId;
 
@@ -199,26 +199,27 @@ async fn run_on_store(
     output: &Output,
 ) -> Result<(), Failure> {
     let namespace = &settings.namespace.value;
-    let client = || {
-        let client = Client::new(store.clone(), namespace).identity(settings.actor());
-        match NodeId::parse(&settings.sender()) {
-            Ok(name) => client.named(name),
+    let tenure = async || {
+        let builder = Tenure::builder().store(store.clone()).namespace(namespace).identity(settings.actor());
+        let builder = match NodeId::parse(&settings.sender()) {
+            Ok(name) => builder.sender(name),
             // A host name that is no node id must not prevent commands.
-            Err(_) => client,
-        }
+            Err(_) => builder,
+        };
+        builder.connect().await.map_err(|error| Failure::new(Code::Failed, error.to_string()))
     };
     let trail = || audit::Trail::new(namespace, settings.actor());
     match (command, prepared) {
-        (CliCommand::Submit(_), Some(prepared)) => submit::run(prepared, &client(), output).await,
+        (CliCommand::Submit(_), Some(prepared)) => submit::run(prepared, &tenure().await?, output).await,
         (CliCommand::Locks(command), _) => {
             locks::run(command, store, namespace, settings.actor(), output).await
         }
         (CliCommand::Election(command), _) => {
             election::run(command, store, namespace, &settings.sender(), output).await
         }
-        (CliCommand::Task(command), _) => task::run(command, &client(), output).await,
-        (CliCommand::Node(command), _) => node::run(command, &client(), namespace, output).await,
-        (CliCommand::Status, _) => status::run(&client(), namespace, output).await,
+        (CliCommand::Task(command), _) => task::run(command, &tenure().await?, output).await,
+        (CliCommand::Node(command), _) => node::run(command, &tenure().await?, namespace, output).await,
+        (CliCommand::Status, _) => status::run(store, namespace, output).await,
         (CliCommand::Lease(command), _) => lease::run(command, store, (namespace, &trail()), output).await,
         (CliCommand::Kv(command), _) => kv::run(command, store, &trail(), output).await,
         (CliCommand::Service(command), _) => service::run(command, store, namespace, output).await,

@@ -6,7 +6,7 @@ mod list;
 mod plan;
 
 use clap::{Args, Subcommand};
-use tenure::client::Client;
+use tenure::Tenure;
 use tenure::member::Member;
 use tenure::snapshot::ClusterSnapshot;
 use tenure_core::command::{BalanceMode, NodeCommand as Command};
@@ -105,31 +105,31 @@ impl TaskOfArgs {
 /// Runs a verb.
 pub(crate) async fn run(
     command: &NodeCommand,
-    client: &Client,
+    tenure: &Tenure,
     namespace: &Namespace,
     output: &Output,
 ) -> Result<(), Failure> {
     let layout = Layout::new(namespace);
-    let store = client.store();
+    let store = tenure.store();
     let send = async |id: &str, command: Command, timeout: &TimeoutArgs| {
-        command::send_and_wait(&parse_node(id)?, command, timeout.within(), client, output).await
+        command::send_and_wait(&parse_node(id)?, command, timeout.within(), tenure, output).await
     };
     match command {
         NodeCommand::Ls => list::list(store, namespace, output).await,
         NodeCommand::Show(args) => list::show(&parse_node(&args.id)?, store, namespace, output).await,
         NodeCommand::Freeze(args) => send(&args.id, Command::Freeze, &args.timeout).await,
         NodeCommand::Unfreeze(args) => {
-            command::unfreeze(&parse_node(&args.id)?, args.timeout.within(), client, output).await
+            command::unfreeze(&parse_node(&args.id)?, args.timeout.within(), tenure, output).await
         }
         NodeCommand::Balance(args) => match &args.id {
             Some(id) if !args.dry_run => send(id, Command::Balance(BalanceMode::Act), &args.timeout).await,
             id => {
                 let node = id.as_deref().map(parse_node).transpose()?;
                 let within = args.timeout.within().unwrap_or_default();
-                plan::plan(node.as_ref(), (args.balance, within), client, namespace, output).await
+                plan::plan(node.as_ref(), (args.balance, within), tenure, namespace, output).await
             }
         },
-        NodeCommand::Drain(args) => drain::drain(&parse_node(&args.id)?, args, client, &layout, output).await,
+        NodeCommand::Drain(args) => drain::drain(&parse_node(&args.id)?, args, tenure, &layout, output).await,
         NodeCommand::ReleaseTask(args) => {
             let (_, task) = args.names()?;
             send(&args.id, Command::ReleaseTask(task), &args.timeout).await

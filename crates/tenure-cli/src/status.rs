@@ -5,9 +5,9 @@ mod warnings;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use tenure::client::{Client, TaskView};
 use tenure::snapshot::{ClusterSnapshot, ElectionSnapshot, LockSnapshot, SnapshotRequest};
 use tenure::store::{Get, LeaseId, Store, StoreError};
+use tenure::task::TaskSummary;
 use tenure_core::id::Namespace;
 use tenure_core::layout::Layout;
 use tenure_core::task::TaskState;
@@ -73,8 +73,7 @@ struct TaskCounts {
 }
 
 /// Prints the status.
-pub(crate) async fn run(client: &Client, namespace: &Namespace, output: &Output) -> Result<(), Failure> {
-    let store = client.store();
+pub(crate) async fn run(store: &Store, namespace: &Namespace, output: &Output) -> Result<(), Failure> {
     // One snapshot: with several reads, a node that joins or leaves in between would cause a false warning.
     let snapshot = SnapshotRequest::new(store, namespace).await?;
     let tasks = tasks(&snapshot);
@@ -98,11 +97,11 @@ pub(crate) async fn run(client: &Client, namespace: &Namespace, output: &Output)
 }
 
 /// The tasks with their states.
-fn tasks(snapshot: &ClusterSnapshot) -> Vec<TaskView> {
-    let tasks = snapshot.tasks.tasks().map(|(id, card)| TaskView {
+fn tasks(snapshot: &ClusterSnapshot) -> Vec<TaskSummary> {
+    let tasks = snapshot.tasks.tasks().map(|(id, card)| TaskSummary {
         id: id.clone(),
         card: Some(card.clone()),
-        state: snapshot.state_of(id),
+        state_record: snapshot.state_of(id),
     });
     tasks.collect()
 }
@@ -161,10 +160,10 @@ fn shown_nodes(snapshot: &ClusterSnapshot) -> Vec<NodeSummary> {
     nodes.collect()
 }
 
-fn count(tasks: &[TaskView]) -> TaskCounts {
+fn count(tasks: &[TaskSummary]) -> TaskCounts {
     let mut by_state = BTreeMap::new();
     for task in tasks {
-        *by_state.entry(task.state_kind().map_or("unreadable", TaskState::as_str)).or_default() += 1;
+        *by_state.entry(task.state().map_or("unreadable", TaskState::as_str)).or_default() += 1;
     }
     TaskCounts { total: tasks.len(), by_state, unclaimed: warnings::unclaimed(tasks).count() }
 }

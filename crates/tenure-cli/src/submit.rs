@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tenure::client::{Client, NewTask, SubmitError, Submitted, new_task_ids};
+use tenure::Tenure;
+use tenure::task::{NewTask, SubmitError, new_task_ids};
 use tenure_core::id::TaskId;
 
 use crate::duration;
@@ -79,7 +80,7 @@ impl SubmitArgs {
 
 /// The checked tasks to submit.
 pub(crate) struct PreparedTasks {
-    tasks: Vec<NewTask>,
+    tasks: Vec<(TaskId, NewTask)>,
     /// How long to wait for their ends; `None` for not at all.
     wait: Option<Duration>,
 }
@@ -94,7 +95,7 @@ pub(crate) async fn prepare(args: &SubmitArgs) -> Result<PreparedTasks, Failure>
     Ok(PreparedTasks { tasks, wait })
 }
 
-fn equal_tasks(args: &SubmitArgs) -> Result<Vec<NewTask>, Failure> {
+fn equal_tasks(args: &SubmitArgs) -> Result<Vec<(TaskId, NewTask)>, Failure> {
     let ids: Vec<TaskId> = match (&args.id, args.count) {
         (Some(id), None) => vec![parse(id)?],
         (Some(id), Some(count)) => {
@@ -108,10 +109,7 @@ fn equal_tasks(args: &SubmitArgs) -> Result<Vec<NewTask>, Failure> {
         return Err(Failure::usage("a label is given twice").hint("leave one of them out"));
     }
     let new_task = |id: TaskId| {
-        let mut task = NewTask::new(id);
-        if let Some(kind) = &args.kind {
-            task = task.kind(kind);
-        }
+        let mut task = NewTask::new(args.kind.as_deref().unwrap_or_default()).id(&id);
         for (name, value) in &args.labels {
             task = task.label(name, value);
         }
@@ -119,13 +117,14 @@ fn equal_tasks(args: &SubmitArgs) -> Result<Vec<NewTask>, Failure> {
             Failure::usage(format!("{error}; nothing was submitted"))
                 .hint("write kinds and labels as one line of printable characters, as in --kind mail")
         })?;
-        match &args.props {
-            None => Ok(task),
-            Some(props) => task.props_text(props).map_err(|error| {
+        if let Some(props) = &args.props {
+            task = task.props_json(props);
+            task.check().map_err(|error| {
                 Failure::usage(format!("--props: {error}"))
                     .hint(r#"quote it for the shell, as in --props '{"to":"a@example.org"}'"#)
-            }),
+            })?;
         }
+        Ok((id, task))
     };
     ids.into_iter().map(new_task).collect()
 }
@@ -139,19 +138,20 @@ fn parse_label(text: &str) -> Result<(String, String), String> {
 }
 
 /// Submits the tasks, and waits for their ends if `--wait` was given.
-pub(crate) async fn run(prepared: PreparedTasks, client: &Client, output: &Output) -> Result<(), Failure> {
+pub(crate) async fn run(prepared: PreparedTasks, tenure: &Tenure, output: &Output) -> Result<(), Failure> {
     let PreparedTasks { tasks, wait } = prepared;
-    let ids: Vec<TaskId> = tasks.iter().map(|task| task.id().clone()).collect();
-    let results = client.submit_many(tasks).await;
+    let (ids, tasks): (Vec<TaskId>, Vec<NewTask>) = tasks.into_iter().unzip();
+    let results = tenure.submit_all(tasks).await;
     let mut summary = SubmitResult::default();
     for (id, result) in ids.into_iter().zip(results) {
         match result {
-            Ok(Submitted::Accepted) => summary.accepted.push(id),
-            Ok(Submitted::Ended(state)) => {
-                summary.ended.push(EndedTask { id: id.to_string(), state: state.as_str() });
-                summary.accepted.push(id);
+            Ok(_) => summary.accepted.push(id),
+            Err(error) => {
+                if let SubmitError::Finished { state } = error {
+                    summary.ended.push(EndedTask { id: id.to_string(), state: state.as_str() });
+                }
+                summary.refused.push((id, error));
             }
-            Err(error) => summary.refused.push((id, error)),
         }
     }
     summary.report(output)?;
@@ -160,7 +160,7 @@ pub(crate) async fn run(prepared: PreparedTasks, client: &Client, output: &Outpu
     }
     match wait {
         None => Ok(()),
-        Some(within) => task::wait_for(summary.accepted, within, client, output).await,
+        Some(within) => task::wait_for(summary.accepted, within, tenure, output).await,
     }
 }
 
@@ -168,7 +168,7 @@ pub(crate) async fn run(prepared: PreparedTasks, client: &Client, output: &Outpu
 #[derive(Default)]
 struct SubmitResult {
     accepted: Vec<TaskId>,
-    /// The accepted tasks that will not run.
+    /// The refused tasks that are finished.
     ended: Vec<EndedTask>,
     refused: Vec<(TaskId, SubmitError)>,
 }
@@ -189,15 +189,6 @@ impl SubmitResult {
             ids: Vec<&'a str>,
             ended: &'a [EndedTask],
         }
-        for EndedTask { id, state } in self.ended.iter().take(NAMED_MAX) {
-            output.note(&format!(
-                "'{id}' is accepted but will not run, because a task with this id is {state} already; \
-                 `tenure task forget {id}` lets it run"
-            ));
-        }
-        if self.ended.len() > NAMED_MAX {
-            output.note(&format!("and {} more that had ended before", self.ended.len() - NAMED_MAX));
-        }
         if self.accepted.is_empty() {
             return Ok(());
         }
@@ -216,7 +207,8 @@ impl SubmitResult {
 
     /// The failure to report: one that concerns all tasks, such as a lost store, before one that concerns a single id.
     fn failure(&self) -> Option<Failure> {
-        let is_conflict = |error: &SubmitError| matches!(error, SubmitError::Exists);
+        let is_conflict =
+            |error: &SubmitError| matches!(error, SubmitError::Exists { .. } | SubmitError::Finished { .. });
         let first = self.refused.iter().find(|(_, error)| !is_conflict(error)).or(self.refused.first());
         let (id, error) = first?;
         let failure = refused(id, error);
@@ -236,7 +228,14 @@ impl SubmitResult {
 
 fn refused(id: &TaskId, error: &SubmitError) -> Failure {
     match error {
-        SubmitError::Exists => Failure::new(
+        SubmitError::Finished { state } => Failure::new(
+            Code::Conflict,
+            format!("a task '{id}' is {state} already, so nothing was submitted for it"),
+        )
+        .hint(format!(
+            "run it again with `tenure task retry {id}`, or free the id with `tenure task forget {id}`"
+        )),
+        SubmitError::Exists { .. } => Failure::new(
             Code::Conflict,
             format!("a task '{id}' exists already, so it was not submitted again"),
         )
@@ -248,7 +247,7 @@ fn refused(id: &TaskId, error: &SubmitError) -> Failure {
             Failure::new(Code::Conflict, message)
                 .hint(format!("delete that state with `tenure task forget {id}`"))
         }
-        SubmitError::Unknown(error) => {
+        SubmitError::Ambiguous(error) => {
             let message = format!("'{id}' may or may not have been submitted: {error}");
             Failure::new(Code::Ambiguous, message).hint(format!(
                 "see whether it exists with `tenure task show {id}` before you submit it again"

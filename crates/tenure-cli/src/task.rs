@@ -11,9 +11,9 @@ mod wait;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use tenure::client::{Client, TaskView};
+use tenure::Tenure;
+use tenure::task::{TaskMessage, TaskState, TaskSummary};
 use tenure_core::id::{NodeId, TaskId};
-use tenure_core::task::{TaskMessage, TaskState};
 
 pub(crate) use command::{TimeoutArgs, acknowledged, note_acknowledged};
 pub(crate) use rows::unreadable;
@@ -121,18 +121,18 @@ const RETRY_ALL: BulkAction = BulkAction { applies: has_ended, ..RETRY };
 const FORGET: BulkAction =
     BulkAction { verb: "forget", doing: "forgetting", done: "forgotten", applies: has_ended };
 
-fn was_not_completed(task: &TaskView) -> bool {
-    has_ended(task) && task.state_kind() != Some(TaskState::Completed)
+fn was_not_completed(task: &TaskSummary) -> bool {
+    has_ended(task) && task.state() != Some(TaskState::Completed)
 }
 
-fn has_ended(task: &TaskView) -> bool {
-    task.state_kind().is_some_and(TaskState::is_terminal)
+fn has_ended(task: &TaskSummary) -> bool {
+    task.state().is_some_and(TaskState::is_terminal)
 }
 
 /// Checks the arguments before a store is opened.
 pub(crate) fn check(command: &TaskCommand, output: &Output) -> Result<(), Failure> {
     match command {
-        TaskCommand::Ls(args) => list::filter(args).map(drop),
+        TaskCommand::Ls(args) => args.check(),
         TaskCommand::Show(args) | TaskCommand::History(args) => parse(&args.id).map(drop),
         TaskCommand::Rm(args) => args.check(&RM, output),
         TaskCommand::Retry(args) => args.check(&RETRY, output),
@@ -151,14 +151,14 @@ pub(crate) fn check(command: &TaskCommand, output: &Output) -> Result<(), Failur
 }
 
 /// Runs a verb.
-pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output) -> Result<(), Failure> {
+pub(crate) async fn run(command: &TaskCommand, tenure: &Tenure, output: &Output) -> Result<(), Failure> {
     let send = async |args: &TaskCommandArgs, message: TaskMessage| {
-        command::send_and_wait(&parse(&args.id)?, message, &args.timeout, client, output).await
+        command::send_and_wait(&parse(&args.id)?, message, &args.timeout, tenure, output).await
     };
     match command {
-        TaskCommand::Ls(args) => list::list(args, client, output).await,
-        TaskCommand::Show(args) => show::show(&parse(&args.id)?, client, output).await,
-        TaskCommand::History(args) => show::history(&parse(&args.id)?, client, output).await,
+        TaskCommand::Ls(args) => list::list(args, tenure, output).await,
+        TaskCommand::Show(args) => show::show(&parse(&args.id)?, tenure, output).await,
+        TaskCommand::History(args) => show::history(&parse(&args.id)?, tenure, output).await,
         TaskCommand::Pause(args) => send(args, TaskMessage::Pause).await,
         TaskCommand::Resume(args) => send(args, TaskMessage::Run).await,
         TaskCommand::Release(args) => send(args, TaskMessage::Release).await,
@@ -166,29 +166,31 @@ pub(crate) async fn run(command: &TaskCommand, client: &Client, output: &Output)
         TaskCommand::Kill(args) => {
             let kill = async |id: TaskId| {
                 let message = TaskMessage::Kill { reason: args.select.reason.clone() };
-                command::send_and_wait(&id, message, &args.timeout, client, output).await
+                command::send_and_wait(&id, message, &args.timeout, tenure, output).await
             };
-            args.select.each(&KILL, client, output, kill).await
+            args.select.each(&KILL, tenure, output, kill).await
         }
         TaskCommand::Sleep(args) => {
             let message = TaskMessage::Sleep { until: command::until(&args.until)? };
-            command::send_and_wait(&parse(&args.id)?, message, &args.timeout, client, output).await
+            command::send_and_wait(&parse(&args.id)?, message, &args.timeout, tenure, output).await
         }
         TaskCommand::Wait(args) => {
             let ids = args.ids.iter().map(|id| parse(id)).collect::<Result<_, _>>()?;
-            wait_for(ids, args.wait.unwrap_or(Duration::MAX), client, output).await
+            wait_for(ids, args.wait.unwrap_or(Duration::MAX), tenure, output).await
         }
         TaskCommand::Rm(args) => {
-            let client = &client.clone().because(args.reason.as_deref().unwrap_or_default());
-            args.each(&RM, client, output, async |id| delete::remove(&id, client, output).await).await
+            let reason = args.reason.as_deref().unwrap_or_default();
+            let remove = async |id: TaskId| delete::remove(&id, reason, tenure, output).await;
+            args.each(&RM, tenure, output, remove).await
         }
         TaskCommand::Retry(args) => {
             let act = if args.names(TaskState::Completed) { RETRY_ALL } else { RETRY };
-            args.each(&act, client, output, async |id| delete::retry(&id, client, output).await).await
+            args.each(&act, tenure, output, async |id| delete::retry(&id, tenure, output).await).await
         }
         TaskCommand::Forget(args) => {
-            let client = &client.clone().because(args.reason.as_deref().unwrap_or_default());
-            args.each(&FORGET, client, output, async |id| delete::forget(&id, client, output).await).await
+            let reason = args.reason.as_deref().unwrap_or_default();
+            let forget = async |id: TaskId| delete::forget(&id, reason, tenure, output).await;
+            args.each(&FORGET, tenure, output, forget).await
         }
     }
 }

@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tenure::Tenure;
-use tenure::client::Client;
 use tenure::member::JoinError;
 use tenure::session::Session;
 use tenure::store::Store;
@@ -146,7 +145,7 @@ async fn work(
     });
     reports.joined(address, frozen(store, namespace, &id).await.as_ref());
     if !args.matches.is_empty() {
-        selector::warn_if_none_match(&args.matches, &Client::new(store.clone(), namespace), output).await;
+        selector::warn_if_none_match(&args.matches, &tenure, output).await;
     }
     let (mut ending, mut signal_count) = (None, 0_u32);
     let end = loop {

@@ -1,4 +1,4 @@
-//! Prints every key as `docs/key-layout.md` holds it.
+//! Prints `docs/key-layout.md`: every key of the layout.
 
 use std::io::Write;
 
@@ -6,17 +6,17 @@ use tenure_core::id::Namespace;
 use tenure_core::layout::{Key, Layout};
 
 const HEAD: &str = "\
-# Where everything lies in the store
+# The keys of the store
 
 Written by `cargo xtask fix` from `core::layout`; change it there.
 
 The keys are flat, the same on every engine, and can be read with etcd's own tools.
 A namespace may have several segments.
 A name of a node, task, lock or election is one segment: `/` in it is written `%2F` and `%` is written `%25`.
-Every record is JSON with a field `\"v\"`; one without it is read as version 1, and fields that a program does not know are kept.
-A key that no line of this table would write is nobody's, and concerns nobody.
+Every record is JSON with a field `\"v\"`; one without it is read as version 1, and unknown fields are kept.
+A key that matches no line of this table is foreign: Tenure neither reads nor changes it.
 
-| key | life | value | what it says |
+| key | lifetime | value | meaning |
 |---|---|---|---|
 ";
 

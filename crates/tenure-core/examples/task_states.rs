@@ -1,4 +1,4 @@
-//! Prints the states of tasks as `docs/task-states.md` holds them.
+//! Prints `docs/task-states.md`: the states of tasks.
 
 use std::io::Write;
 
@@ -11,19 +11,19 @@ const HEAD: &str = "\
 Written by `cargo xtask fix` from `core::task::state`; change it there.
 
 A task without a stored state is `runnable`.
-A row is a state, a column is what the task is told, and a cell is the state that this leads to.
-A dash is a refusal: `IllegalTransition`, and nothing changes.
+A row is a state, a column is a message to the task, and a cell is the state that it leads to.
+A dash is a refusal: the error is `IllegalTransition`, and nothing changes.
 
 ";
 
 const TAIL: &str = "
-`completed`, `failed` and `killed` are terminal: they take nothing, and a task that was submitted again in one of them is not run.
-`forget` removes the stored state, and then it is.
+`completed`, `failed` and `killed` are terminal: they accept no message, and a task that was submitted again in one of them is not run.
+`forget` removes the stored state, and then the task is run.
 `retry` runs a task again that has ended, as it was submitted: it replaces the final state with `runnable`, without the earlier errors.
 
-A handler that fails, and one that panics, is `error`: the task is in `fault`, and the error policy decides in the same write.
-By default eight errors within four hours are too many: it says `error` again, with the reason `exceeded error rate`, and the task has `failed`.
-Otherwise it says `sleep` for ten minutes.
+A handler that fails or panics sends `error`: the task is in `fault`, and the error policy decides in the same write.
+By default eight errors within four hours are too many: the policy sends `error` again, with the reason `exceeded error rate`, and the task has `failed`.
+Otherwise it sends `sleep` for ten minutes.
 
 `sleep` carries a time on the wall clock, so it survives moves and restarts.
 `checkpoint` stores progress beside the state, and the next owner gets it.

@@ -1,13 +1,15 @@
-//! How long to wait before trying again: growing, scattered, forgotten after good times.
+//! Delays between retries: growing, with jitter, reset after a healthy period.
 //!
-//! Intuition: many clients lose one store at the same moment. If all of them come back at the same moments too, they keep it
-//! down. So the *longest* wait grows by a fixed rule, and the wait itself is thrown anywhere below it ("full jitter").
-//! A failure after a healthy period is a new story and starts at the first step again. Health is counted from a success, not from the
-//! last failure: a store that hangs makes failures rare, and that is not health.
+//! Intuition: many clients lose one store at the same moment. If all of them return at the same
+//! moments too, they keep it down. So the *longest* delay grows by a fixed rule, and the delay
+//! itself is random below it ("full jitter"). A failure after a healthy period starts at the first
+//! step again. Health is counted from a success, not from the last failure: a store that hangs
+//! makes failures rare, and that is not health.
 //!
-//! The dice are the caller's: `jitter` is a throw in `0.0..=1.0`, so that a test can throw what it likes.
+//! The caller passes the random number: `jitter` is in `0.0..=1.0`, so that a test can choose it.
 //!
-//! **Invariant**: no wait is longer than the cap, or than the time in which it would still be of use.
+//! **Invariant**: no delay is longer than the cap, or than the time in which a retry would still be
+//! useful.
 
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use thiserror::Error;
 
 use crate::time::Moment;
 
-/// By which rule the longest wait grows.
+/// How the longest delay grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Growth {
     /// Twice the one before: 1, 2, 4, 8 s.
@@ -26,49 +28,50 @@ pub enum Growth {
     Constant,
 }
 
-/// Whether waits are scattered.
+/// Whether delays are random.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Jitter {
-    /// Anywhere between nothing and the longest wait. The rule, wherever more than one client may fail at once.
+    /// Anywhere between zero and the longest delay. Needed wherever more than one client may fail
+    /// at the same moment.
     Full,
-    /// Always the longest wait: for tests and for the only client there is.
+    /// Always the longest delay: for tests, and for a single client.
     None,
 }
 
-/// The rule of waiting.
+/// The policy of a retry loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
-    /// How the longest wait grows.
+    /// How the longest delay grows.
     pub growth: Growth,
-    /// The longest wait after the first failure.
+    /// The longest delay after the first failure.
     pub initial: Duration,
-    /// The longest wait ever.
+    /// The longest delay of all.
     pub cap: Duration,
-    /// Whether waits are scattered.
+    /// Whether delays are random.
     pub jitter: Jitter,
-    /// After this long in which things went well the next failure is the first again.
+    /// After this long without a failure the next one counts as the first.
     pub healthy_after: Duration,
 }
 
-/// A rule of waiting that would not wait, or wait without end.
+/// A policy without a delay, or with an unbounded one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum InvalidBackoff {
-    /// Trying again at once, for ever, is an attack on the store.
-    #[error("the first wait must be longer than nothing")]
+    /// Immediate endless retries would overload the store.
+    #[error("the first delay must be greater than zero")]
     InitialZero,
-    /// The cap cuts even the first wait.
-    #[error("the longest wait ({cap:?}) must not be shorter than the first ({initial:?})")]
+    /// The cap is below the first delay.
+    #[error("the longest delay ({cap:?}) must not be shorter than the first ({initial:?})")]
     CapBelowInitial {
         /// The cap.
         cap: Duration,
-        /// The first wait.
+        /// The first delay.
         initial: Duration,
     },
 }
 
 impl Backoff {
-    /// 1, 2, 4, 8 s, scattered, forgotten after 10 s of health: what sessions do unless told otherwise.
+    /// 1, 2, 4, 8 s with jitter, reset after 10 s of health: the default of sessions.
     pub const DEFAULT: Backoff = Backoff {
         growth: Growth::Exponential,
         initial: Duration::from_secs(1),
@@ -77,8 +80,8 @@ impl Backoff {
         healthy_after: Duration::from_secs(10),
     };
 
-    /// 50 ms to 1 s, scattered: for a request that a caller waits for. Halved, a store that comes back is met by twice the requests;
-    /// doubled, a caller waits up to a second longer for it.
+    /// 50 ms to 1 s with jitter: for a request that a caller waits for. Halved, a store that
+    /// returns receives twice the requests; doubled, a caller waits up to a second longer.
     pub const REQUEST: Backoff = Backoff {
         growth: Growth::Exponential,
         initial: Duration::from_millis(50),
@@ -87,20 +90,22 @@ impl Backoff {
         healthy_after: Duration::from_secs(10),
     };
 
-    /// 50 ms to 2 s, scattered: for a waiter in a queue and its watches. The first wait is about a round trip, because the caller that waits for a
-    /// lock waits for this too; doubled, the cap delays by up to 2 s more when a key leaves the queue of a store that is back.
+    /// 50 ms to 2 s with jitter: for a waiter in a queue and its watches. The first delay is about
+    /// a round trip, because the caller that waits for a lock waits for this too. With the cap
+    /// doubled, a key leaves the queue of a store that is back up to 2 s later.
     pub const QUEUE: Backoff = Backoff { cap: Duration::from_secs(2), ..Backoff::REQUEST };
 
-    /// 50 ms to 5 s, scattered: for a feed. The first wait is short, because most breaks are over at once and every follower is blind
-    /// meanwhile; doubled, it would show in takeover times. The cap keeps a hundred followers of a dead store at some tens of requests a second.
+    /// 50 ms to 5 s with jitter: for a feed. The first delay is short, because most breaks end at
+    /// once and a follower sees no change in between; doubled, it would show in takeover times. The
+    /// cap bounds a hundred followers of an unreachable store to some tens of requests a second.
     pub const FEED: Backoff = Backoff { cap: Duration::from_secs(5), ..Backoff::REQUEST };
 
-    /// 100 ms to 2 s, scattered: for the claims and writes of a node. The cap is a fraction of any usual validity, so that there are several
-    /// retries before it ends.
+    /// 100 ms to 2 s with jitter: for the claims and writes of a worker. The cap is a fraction of
+    /// any usual validity, so several retries fit into it.
     pub const WORKER: Backoff =
         Backoff { initial: Duration::from_millis(100), cap: Duration::from_secs(2), ..Backoff::REQUEST };
 
-    /// Refuses a rule that would hammer the store.
+    /// Rejects a policy that would overload the store.
     pub fn check(&self) -> Result<(), InvalidBackoff> {
         if self.initial.is_zero() {
             return Err(InvalidBackoff::InitialZero);
@@ -111,7 +116,7 @@ impl Backoff {
         Ok(())
     }
 
-    /// The longest wait after this many failures in a row; the first has number 1.
+    /// The longest delay after this many failures in a row. The first failure has number 1.
     fn ceiling(&self, failures: u32) -> Duration {
         let steps = failures.max(1);
         let wait = match self.growth {
@@ -125,23 +130,23 @@ impl Backoff {
     }
 }
 
-/// Where one retry loop stands.
+/// The state of one retry loop.
 #[derive(Clone, Debug)]
 pub struct BackoffState {
     retry: Backoff,
     failures: u32,
-    /// Since when things have been going well.
+    /// The time of the first success since the last failure.
     healthy_since: Option<Moment>,
 }
 
 impl BackoffState {
-    /// Nothing has failed yet.
+    /// Creates the state before the first failure.
     pub fn new(retry: Backoff) -> BackoffState {
         BackoffState { retry, failures: 0, healthy_since: None }
     }
 
-    /// Notes a failure and says how long to wait. `useful` bounds the wait by how long trying again still makes sense, such as the
-    /// validity that is left.
+    /// Records a failure and returns the delay. `useful` bounds the delay by the time in which a
+    /// retry still makes sense, such as the remaining validity.
     pub fn after_failure(&mut self, now: Moment, jitter: f64, useful: Option<Duration>) -> Duration {
         if self.healthy_since.take().is_some_and(|since| now.since(since) >= self.retry.healthy_after) {
             self.failures = 0;
@@ -155,23 +160,24 @@ impl BackoffState {
         useful.map_or(wait, |useful| wait.min(useful))
     }
 
-    /// Notes that things go well: once they have for long enough, the next failure is the first.
+    /// Records a success. Once successes have lasted for `healthy_after`, the next failure counts
+    /// as the first.
     pub fn after_success(&mut self, now: Moment) {
         self.healthy_since.get_or_insert(now);
     }
 
-    /// Forgets all failures at once.
+    /// Clears all failures immediately.
     pub fn reset(&mut self) {
         self.failures = 0;
         self.healthy_since = None;
     }
 
-    /// How many failures there were in a row.
+    /// The number of failures in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Whether this failure is worth a line in the log: the first, and then one per doubling.
+    /// Whether to log this failure: the first, and then one per doubling.
     pub fn is_worth_logging(&self) -> bool {
         self.failures.is_power_of_two()
     }
@@ -187,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_by_their_rule_up_to_the_cap() {
+    fn delays_grow_up_to_the_cap() {
         let rule = |growth| Backoff { growth, ..Backoff::DEFAULT };
         assert_eq!(waits(rule(Growth::Exponential), 6, 1.0), [1_000, 2_000, 4_000, 8_000, 8_000, 8_000]);
         assert_eq!(waits(rule(Growth::Linear), 9, 1.0)[6..], [7_000, 8_000, 8_000]);
@@ -195,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn full_jitter_throws_anywhere_below_the_longest_wait() {
+    fn full_jitter_stays_below_the_longest_delay() {
         assert_eq!(waits(Backoff::DEFAULT, 3, 0.0), [0; 3]);
         assert_eq!(waits(Backoff::DEFAULT, 3, 0.5), [500, 1_000, 2_000]);
         assert_eq!(
@@ -205,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_after_a_healthy_period_is_the_first_again() {
+    fn healthy_period_resets_the_delay() {
         let mut backoff = BackoffState::new(Backoff::DEFAULT);
         let fail = |backoff: &mut BackoffState, ms| {
             backoff.after_failure(Moment::from_ms(ms), 1.0, None).as_millis()
@@ -218,24 +224,25 @@ mod tests {
         assert_eq!(fail(&mut backoff, 30_000), 1_000);
     }
 
-    /// Failures used to be forgotten when the last one was long ago. A store that hangs answers each try after its time-out, so in the
-    /// middle of one outage the waits began again at the first step, and so did the warnings.
+    /// Failures used to be forgotten when the last one was long ago. A store that hangs ends each
+    /// attempt with a timeout, so delays and warnings began again at the first step in the middle
+    /// of one outage.
     #[test]
-    fn tries_that_hang_are_not_health() {
+    fn hanging_attempts_do_not_reset_delay() {
         let mut backoff = BackoffState::new(Backoff::DEFAULT);
         let mut at = |s: u64| backoff.after_failure(Moment::from_ms(s * 1_000), 1.0, None).as_secs();
         assert_eq!([at(0), at(13), at(26), at(39), at(52)], [1, 2, 4, 8, 8]);
     }
 
     #[test]
-    fn no_wait_outlives_its_use() {
+    fn delay_is_bounded_by_its_use() {
         let mut backoff = BackoffState::new(Backoff::DEFAULT);
         let useful = Some(Duration::from_millis(300));
         assert_eq!(backoff.after_failure(Moment::ORIGIN, 1.0, useful), Duration::from_millis(300));
     }
 
     #[test]
-    fn a_thousand_failures_overflow_nothing() {
+    fn many_failures_do_not_overflow() {
         for growth in [Growth::Exponential, Growth::Linear, Growth::Constant] {
             let retry = Backoff { growth, cap: Duration::MAX, ..Backoff::DEFAULT };
             assert_eq!(waits(retry, 1_000, 1.0).len(), 1_000);
@@ -243,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_hears_of_the_first_failure_and_of_each_doubling() {
+    fn first_and_doubled_failures_are_logged() {
         let mut backoff = BackoffState::new(Backoff::DEFAULT);
         let told: Vec<u32> = (1..=20)
             .filter(|_| {
@@ -255,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_would_hammer_the_store_is_refused() {
+    fn policy_without_delay_is_refused() {
         let zero = Backoff { initial: Duration::ZERO, ..Backoff::DEFAULT };
         assert_eq!(zero.check(), Err(InvalidBackoff::InitialZero));
         assert!(Backoff { cap: Duration::from_millis(1), ..Backoff::DEFAULT }.check().is_err());

@@ -1,12 +1,15 @@
-//! Who takes which task, and who gives some away.
+//! Balancers decide for a worker which tasks it claims and which it releases.
 //!
-//! Every node has a balancer of its own and asks it two things: *may I claim this?* for each task that nobody owns, and *what should I give
-//! away?* now and then. There is no coordinator: all nodes see the same picture, and each decides for itself. A balancer never waits; it
-//! says when to ask again.
+//! Every worker has a balancer of its own. It decides whether to claim each unowned task, and from
+//! time to time which tasks to release. There is no coordinator: all workers see the same snapshot,
+//! and each decides for itself. A balancer never blocks; it returns after how long it is asked
+//! again.
 //!
-//! Nodes ask through [`consider`] and [`planned_releases`], which hold for every balancer, ours and yours: a node does not take back what it has just
-//! released while a peer can take it, and it releases nothing that it does not have or that no peer can take. A peer can take a task if it accepts
-//! the task's kind and labels and has room: nodes publish both in their records.
+//! Workers call a balancer through [`consider`] and [`planned_releases`], which hold for built-in
+//! and custom balancers alike. A worker does not claim a task that it has just released while a
+//! peer can take it. It releases only tasks that it owns and that a peer can take. A peer can take
+//! a task if it accepts the task's kind and labels and has room; workers publish both in their
+//! records.
 //!
 //! ```
 //! use tenure_core::balance::{Balancer, ClusterLoad, Claimable, Release, ClaimDecision};
@@ -63,9 +66,10 @@ pub use share::{InvalidThreshold, ReleaseOrder};
 pub use weighted::Weighted;
 pub use worker_loads::{Level, Load, LoadMetric, WorkerLoads, WorkerTerms};
 
-/// How long a task waits for the node that should have it before any other takes it.
+/// How long a task waits for the worker that should own it before any other worker claims it.
 ///
-/// Halved, a node that is slow for a moment loses its share; doubled, a task that only one node can run waits longer than people do.
+/// Halved, a worker that is slow for a moment loses its share. Doubled, a task that only one worker
+/// can run waits longer than a user expects.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Decides for one worker which tasks it claims and which it releases.
@@ -90,75 +94,83 @@ pub trait Balancer: Send {
     fn name(&self) -> &str;
 }
 
-/// A task that nobody owns.
+/// A task that no worker owns.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimable<'a> {
     /// The task.
     pub task: &'a TaskId,
-    /// What its submitter says of it.
+    /// The submitted record.
     pub record: &'a TaskRecord,
     /// How much it weighs; see [`weight_of`].
     pub weight: u64,
-    /// Which nodes accept it.
+    /// The workers that accept it, as a class.
     pub class: Class,
-    /// How many willing nodes that accept it come before this one by rendezvous; see [`WorkerLoads::rank`].
+    /// How many workers that take tasks and accept it rank before this one by rendezvous hashing;
+    /// see [`WorkerLoads::rank`].
     pub rank: usize,
-    /// How long this node has seen it without an owner.
+    /// For how long this worker has seen it without an owner.
     pub unowned_for: Duration,
-    /// How long it has been there for anybody to take, counted from when a node was last seen working through its share of such tasks:
-    /// a task that waits because there are many is not one that nobody wants.
+    /// For how long any worker could have claimed it, counted from when a peer was last seen
+    /// working through its share of such tasks. A task that waits because there are many is not one
+    /// that no worker wants.
     pub waited: Duration,
 }
 
-/// Who has how much, as one node sees it.
+/// The loads of all workers, as one worker sees them.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterLoad<'a> {
-    /// The node that decides.
+    /// The worker that decides.
     pub me: &'a NodeId,
-    /// The nodes that take tasks: ready, not draining, not frozen, not on their way out; this one among them if it is.
+    /// The workers that take tasks: ready, not draining, not frozen, not shutting down. Includes
+    /// this one if it takes tasks.
     pub workers: &'a WorkerLoads,
-    /// What no node owns, by the nodes that accept it.
+    /// The unowned tasks, by the workers that accept them.
     pub unowned: &'a Demand,
-    /// What of it this node is just claiming.
+    /// Those of them that this worker is claiming.
     pub claiming: &'a Demand,
-    /// What this node has, tasks that it is just claiming among them.
+    /// The tasks that this worker owns or is claiming.
     pub own: &'a OwnedTasks,
-    /// What this node has just given away.
+    /// The tasks that this worker has released recently.
     pub cooldowns: &'a Cooldowns,
-    /// How much of a resource is used, if somebody measures one.
+    /// The last measurement of a resource, if one is measured.
     pub resource: Option<ResourceUsage>,
-    /// Whether this node is giving tasks away already and could not give them all at once. Then it goes on down to its share, although it may be
-    /// below the threshold at which it began.
+    /// Whether this worker could not release all that its last round planned. Then it continues
+    /// down to its share, even below the threshold at which it began.
     pub is_releasing: bool,
-    /// What time it is.
+    /// The present time.
     pub now: Moment,
 }
 
 impl ClusterLoad<'_> {
-    /// What no node owns or is being claimed here, of tasks that only nodes can take that accept this class.
+    /// The unowned tasks that only workers that accept this class can take, without those that this
+    /// worker is claiming.
     pub fn unowned_of(&self, class: Class) -> Load {
         self.unowned.within(class) - self.claiming.within(class)
     }
 
-    /// How full the nodes that accept a class would be if they shared equally, as far as they have room.
+    /// How full the workers that accept a class would be with equal shares, as far as they have
+    /// room.
     pub fn level(&self, class: Class, measure: LoadMetric) -> Level {
         self.workers.level(class, self.unowned_of(class), measure)
     }
 
-    /// How long the others have left a task to anybody: a node that has only just come has left nothing yet.
+    /// For how long the peers have left a task to any worker. A worker that has just joined has
+    /// left nothing yet.
     ///
-    /// Without this the first node that comes after a long night takes everything as if nobody else wanted it.
+    /// Without this, the first worker that joins after an idle time would claim all tasks, as if no
+    /// other worker wanted them.
     pub fn left(&self, offer: &Claimable<'_>) -> Duration {
         offer.waited.min(self.now.since(self.workers.arrived_at()))
     }
 
-    /// Whether this node takes tasks at all.
+    /// Whether this worker takes tasks.
     pub fn takes_tasks(&self) -> bool {
         self.workers.contains(self.me)
     }
 }
 
-/// What a node does about an offer: its balancer's verdict, unless the node gave the task away a moment ago.
+/// Decides whether to claim a task: the balancer's decision, unless this worker released the task
+/// recently.
 pub fn consider(
     balancer: &mut dyn Balancer,
     offer: &Claimable<'_>,
@@ -174,7 +186,8 @@ pub fn consider(
     }
 }
 
-/// What a node releases: what its balancer returns, as far as the node has it and a peer can take it, each task once.
+/// The tasks to release: those that the balancer returns, that this worker owns, and that a peer
+/// can take; each once.
 pub fn planned_releases(balancer: &mut dyn Balancer, cluster: &ClusterLoad<'_>) -> Vec<Release> {
     let mut seen = BTreeSet::new();
     let mut rooms: BTreeMap<&NodeId, u64> = BTreeMap::new();
@@ -184,7 +197,8 @@ pub fn planned_releases(balancer: &mut dyn Balancer, cluster: &ClusterLoad<'_>) 
         if seen.contains(&parting.task) {
             return false;
         }
-        // Each peer is filled up before the next one, so that a full fleet is not asked to take more than it can.
+        // Each peer is filled up before the next one. Otherwise a fleet with one free slot would
+        // get all of them.
         let taker = cluster
             .workers
             .takers(cluster.me, LoadMetric::Tasks, held.class)

@@ -1,21 +1,24 @@
-//! Which tasks there are and who owns them: the fold of the feed of `tasks/`, and nothing else.
+//! All tasks and their owners: the view of the feed of `tasks/`.
 //!
-//! A task is two keys of which each may change without the other: the task's own, which stays, and its owner's, which dies with the
-//! owner's lease. The board puts them together. Nodes decide with it, and the dashboard and `task ls` show it, so
-//! what the operator sees is computed by what the nodes decide with.
+//! A task has two keys that change independently: its own key, which stays, and its owner key,
+//! which is deleted with the owner's lease. The board joins them. Workers decide by it, and the
+//! dashboard and `task ls` show it, so an operator sees what the workers decide by.
 //!
-//! Intuition: what a feed says between two whole pictures is a heap of words about single keys. The newest word about each key counts,
-//! and only when the picture is whole again; so a claim and the end of its task in one revision are one change, not two.
+//! Intuition: between two complete snapshots a feed delivers changes of single keys. The newest
+//! change of each key counts, and only when the snapshot is complete again. So a claim and the end
+//! of its task in one revision are one change, not two.
 //!
-//! A key that cannot be read harms nobody else. A task whose record cannot be read is on the board, set aside with the reason, and
-//! not up for claiming; one whose owner cannot be read is owned, by nobody we know.
+//! An unreadable key affects no other task. A task with an unreadable record is on the board, set
+//! aside with the reason, and not claimable. A task with an unreadable owner record is owned, by an
+//! unknown worker.
 //!
-//! **Invariant**: nothing is told and nothing changes between a break and the next whole picture.
+//! **Invariant**: nothing is reported and nothing changes between a gap of the feed and the next complete snapshot.
 //!
-//! **Invariant**: `unowned` adds up to the tasks that can be read, have not ended and have no owner.
+//! **Invariant**: `unowned` is the sum over the tasks that can be read, have not ended and have no owner.
 //!
-//! **Invariant**: `loads` adds up to the tasks that have an owner who can be read; nobody is in it with nothing.
+//! **Invariant**: `loads` is the sum over the tasks with a readable owner; a worker without tasks is not in it.
 
+mod change;
 mod pending;
 mod shares;
 
@@ -31,6 +34,7 @@ use crate::revision::{Revision, Token};
 use crate::snapshot::FeedItem;
 use crate::task::AttemptRecord;
 
+pub use change::BoardChange;
 use pending::{BoardUpdate, KeyUpdate, TaskUpdates};
 use shares::OwnedLoads;
 
@@ -39,21 +43,21 @@ use shares::OwnedLoads;
 pub struct Board {
     layout: Layout,
     tasks: BTreeMap<TaskId, Card>,
-    /// Owners of tasks that are not there.
+    /// Owners of tasks that do not exist.
     orphans: BTreeMap<TaskId, Owner>,
     unowned: Load,
-    /// The same by class.
+    /// The unowned load by class.
     demand: Demand,
-    /// What nodes accept, by which tasks are classified.
+    /// The profiles by which tasks are classified.
     profiles: Profiles,
     loads: OwnedLoads,
     live: usize,
     set_aside: BTreeSet<TaskId>,
-    /// Tasks that have props, also such as are not there.
+    /// Tasks with props, including props of tasks that do not exist.
     with_props: BTreeSet<TaskId>,
-    /// Claims that began and have no stored outcome; of an unreadable one that it is there.
+    /// Claims that began and have no stored outcome. `None` for an unreadable record.
     attempts: BTreeMap<TaskId, BTreeMap<ClaimId, Option<AttemptRecord>>>,
-    /// What was seen since the last whole picture, in that order.
+    /// The changes since the last complete snapshot, in their order.
     pending: Vec<(TaskId, BoardUpdate)>,
     whole_at: Option<Revision>,
     is_fresh: bool,
@@ -62,87 +66,55 @@ pub struct Board {
 /// A task on the board.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Card {
-    /// When this life of the task began.
+    /// The create revision of the task, which identifies its incarnation.
     pub created: Revision,
-    /// When its record was last written.
+    /// The revision at which its record was last written.
     pub modified: Revision,
-    /// What was submitted; or why it cannot be read, never what it holds.
+    /// The submitted record; or why it cannot be read, without its content.
     pub record: Result<TaskRecord, String>,
-    /// Which nodes accept it.
+    /// The workers that accept it, as a class.
     pub class: Class,
-    /// Who owns it.
+    /// Its owner.
     pub owner: Option<Owner>,
 }
 
 impl Card {
-    /// Whether somebody should own it: it can be read, and it has not ended.
+    /// Whether it should have an owner: it can be read and has not ended.
     pub fn is_live(&self) -> bool {
         self.record.as_ref().is_ok_and(|record| !record.ended)
     }
 
-    /// What it weighs: 1 if it does not say, or says nonsense.
+    /// Its weight: 1 if the label is absent or invalid.
     pub fn weight(&self) -> u64 {
         self.record.as_ref().map_or(1, |record| weight_of(record).unwrap_or(1))
     }
 
-    /// Whether it can be claimed: somebody should own it, and nobody does.
+    /// Whether it can be claimed: it should have an owner, and has none.
     pub fn is_unowned(&self) -> bool {
         self.is_live() && self.owner.is_none()
     }
 }
 
-/// Who owns a task.
+/// The owner of a task.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Owner {
-    /// The claim's token.
+    /// The token of the claim.
     pub token: Token,
-    /// The lease it dies with; none if somebody put the key without one.
+    /// The lease of the claim. `None` if a foreign program has put the key without one.
     pub lease: Option<LeaseId>,
-    /// Who; or why that cannot be read.
+    /// The owner record; or why it cannot be read.
     pub holder: Result<OwnerRecord, String>,
 }
 
 impl Owner {
-    /// The node, if it can be read.
+    /// The worker, if the record can be read.
     pub fn node(&self) -> Option<&NodeId> {
         self.holder.as_ref().ok().map(|record| &record.node)
     }
 }
 
-/// What changed on the board.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum BoardChange {
-    /// A life of a task is over: it was deleted.
-    Gone {
-        /// The task.
-        task: TaskId,
-        /// When that life began.
-        created: Revision,
-    },
-    /// An owner that was told before is no more.
-    OwnerGone {
-        /// The task.
-        task: TaskId,
-        /// The claim that is over.
-        token: Token,
-    },
-    /// A task's record was written again, or one came that nobody can claim: ended, or not to be read.
-    Changed(TaskId),
-    /// A task has an owner.
-    Owned {
-        /// The task.
-        task: TaskId,
-        /// Who; none if that cannot be read.
-        node: Option<NodeId>,
-        /// The claim.
-        token: Token,
-    },
-    /// A task can be claimed.
-    Unowned(TaskId),
-}
-
 impl Board {
-    /// The board of a namespace; knows of no task yet.
+    /// Creates the empty board of a namespace.
     pub fn new(layout: Layout) -> Board {
         Board {
             layout,
@@ -162,8 +134,8 @@ impl Board {
         }
     }
 
-    /// Something came from the feed.
-    pub fn handle_item(&mut self, item: FeedItem, told: &mut impl Extend<BoardChange>) {
+    /// Handles an item of the feed, and adds the resulting changes to `changes`.
+    pub fn handle_item(&mut self, item: FeedItem, changes: &mut impl Extend<BoardChange>) {
         match item {
             FeedItem::SnapshotBegin => self.is_fresh = false,
             FeedItem::Put(pair) => match self.layout.parse(&pair.key) {
@@ -176,7 +148,7 @@ impl Board {
                     self.loads.share_name(&mut owner);
                     self.pending.push((task, BoardUpdate::Owner(KeyUpdate::Present(owner))));
                 }
-                // What they say is read with the claim.
+                // Their values are read with the claim.
                 Some(Key::TaskProps(task)) => {
                     self.pending.push((task, BoardUpdate::Props(KeyUpdate::Present(()))));
                 }
@@ -184,7 +156,7 @@ impl Board {
                     let attempt = AttemptRecord::decode(&pair.value).ok();
                     self.pending.push((task, BoardUpdate::Attempt(claim, KeyUpdate::Present(attempt))));
                 }
-                // A foreign key concerns nobody.
+                // A foreign key concerns no task.
                 Some(_) | None => {}
             },
             FeedItem::Delete { key, .. } => match self.layout.parse(&key) {
@@ -204,16 +176,17 @@ impl Board {
             },
             FeedItem::Synced(revision) => {
                 let mut words = std::mem::take(&mut self.pending);
-                // Stable, so that the newest word about a key stays the last; and what comes in key order is in order already.
+                // Stable, so that the newest change of a key stays the last. What arrives in key
+                // order is sorted already.
                 words.sort_by(|(one, _), (other, _)| one.cmp(other));
                 let mut words = words.into_iter().peekable();
                 while let Some((task, word)) = words.next() {
                     let mut pending = TaskUpdates::default();
-                    pending.hear(word);
+                    pending.apply(word);
                     while let Some((_, word)) = words.next_if(|(other, _)| *other == task) {
-                        pending.hear(word);
+                        pending.apply(word);
                     }
-                    self.apply(task, pending, told);
+                    self.apply(task, pending, changes);
                 }
                 self.whole_at = Some(revision);
                 self.is_fresh = true;
@@ -221,17 +194,18 @@ impl Board {
         }
     }
 
-    /// Whether the picture is whole and followed, so that it may be acted on.
+    /// Whether the snapshot is complete and the feed is connected, so that decisions may be based
+    /// on it.
     pub fn is_fresh(&self) -> bool {
         self.is_fresh
     }
 
-    /// The revision of the last whole picture; none before there was one.
+    /// The revision of the last complete snapshot. `None` before the first one.
     pub fn whole_at(&self) -> Option<Revision> {
         self.whole_at
     }
 
-    /// One task.
+    /// A task.
     pub fn get(&self, task: &TaskId) -> Option<&Card> {
         self.tasks.get(task)
     }
@@ -241,7 +215,7 @@ impl Board {
         self.with_props.contains(task)
     }
 
-    /// The claims of a task that began and have no stored outcome; none instead of a record that cannot be read.
+    /// The claims of a task that began and have no stored outcome. `None` for an unreadable record.
     pub fn attempts_of(&self, task: &TaskId) -> impl Iterator<Item = (&ClaimId, Option<&AttemptRecord>)> {
         let attempts = self.attempts.get(task).into_iter().flatten();
         attempts.map(|(claim, attempt)| (claim, attempt.as_ref()))
@@ -262,22 +236,23 @@ impl Board {
         self.tasks.is_empty()
     }
 
-    /// How many tasks somebody should own: those that can be read and have not ended.
+    /// How many tasks should have an owner: those that can be read and have not ended.
     pub fn live(&self) -> usize {
         self.live
     }
 
-    /// How much work nobody does: the tasks that can be claimed.
+    /// The load of all claimable tasks.
     pub fn unowned(&self) -> Load {
         self.unowned
     }
 
-    /// The same by the nodes that accept it.
+    /// The load of all claimable tasks, by the workers that accept them.
     pub fn demand(&self) -> &Demand {
         &self.demand
     }
 
-    /// Classifies all tasks by what nodes accept now. Returns whether that was needed: it takes time for each task.
+    /// Classifies all tasks by the terms of the workers. Returns whether that was needed: the cost
+    /// is proportional to the number of tasks.
     pub fn classify(&mut self, profiles: &Profiles) -> bool {
         if self.profiles.version() == profiles.version() {
             return false;
@@ -293,33 +268,33 @@ impl Board {
         true
     }
 
-    /// How much each node owns; nodes that own nothing are not in it.
+    /// The load of each worker. Workers without tasks are not in it.
     pub fn loads(&self) -> &BTreeMap<NodeId, Load> {
         self.loads.by_node()
     }
 
-    /// How much a node owns.
+    /// The load of a worker.
     pub fn load_of(&self, node: &NodeId) -> Load {
         self.loads.by_node().get(node).copied().unwrap_or_default()
     }
 
-    /// The nodes whose loads are others than when this was last asked.
+    /// The workers with a load that has changed since the last call.
     pub fn take_shifted(&mut self) -> BTreeSet<NodeId> {
         self.loads.take_shifted()
     }
 
-    /// Who owns a task, also one that is not there.
+    /// The owner of a task, also of one that does not exist.
     pub fn owner_of(&self, task: &TaskId) -> Option<&Owner> {
         self.tasks.get(task).map_or_else(|| self.orphans.get(task), |card| card.owner.as_ref())
     }
 
-    /// The tasks whose records cannot be read, with the reasons.
+    /// The tasks with unreadable records, and the reasons.
     pub fn set_aside(&self) -> impl Iterator<Item = (&TaskId, &str)> {
         let cards = self.set_aside.iter().filter_map(|task| Some((task, self.tasks.get(task)?)));
         cards.filter_map(|(task, card)| Some((task, card.record.as_ref().err()?.as_str())))
     }
 
-    fn apply(&mut self, task: TaskId, mut pending: TaskUpdates, told: &mut impl Extend<BoardChange>) {
+    fn apply(&mut self, task: TaskId, mut pending: TaskUpdates, changes: &mut impl Extend<BoardChange>) {
         match pending.props.take() {
             Some(KeyUpdate::Present(())) => drop(self.with_props.insert(task.clone())),
             Some(KeyUpdate::Deleted) => drop(self.with_props.remove(&task)),
@@ -342,12 +317,14 @@ impl Board {
         }
         let pending = match pending {
             TaskUpdates { task: None, owner: None, .. } => return,
-            TaskUpdates { task: None, owner: Some(seen), .. } => match self.apply_owner(&task, seen, told) {
+            TaskUpdates { task: None, owner: Some(seen), .. } => match self.apply_owner(&task, seen, changes)
+            {
                 None => return,
                 owner => TaskUpdates { owner, ..TaskUpdates::default() },
             },
             pending => pending,
         };
+        // The rest compares the task before and after, so its card leaves all sums and is added again.
         let mut before = self.take(&task);
         let was_unowned = before.as_ref().is_some_and(Card::is_unowned);
         let written = before.as_ref().map(|card| (card.created, card.modified));
@@ -355,7 +332,7 @@ impl Board {
             Some(card) => card.owner.take(),
             None => self.orphans.remove(&task),
         };
-        let is_owner_told = pending.owner.is_some();
+        let is_owner_reported = pending.owner.is_some();
         let token_before = owner_before.as_ref().map(|owner| owner.token);
         let is_other_owner = match &pending.owner {
             Some(KeyUpdate::Present(owner)) => owner_before.as_ref() != Some(owner),
@@ -366,11 +343,13 @@ impl Board {
 
         let is_same_life = written.map(|(created, _)| created) == card.as_ref().map(|card| card.created);
         if let Some((created, _)) = written.filter(|_| !is_same_life) {
-            told.extend([BoardChange::Gone { task: task.clone(), created }]);
+            // In this order: the end of the former incarnation, the end of the former claim, then
+            // the new state. Receivers release what they hold before they consider the task again.
+            changes.extend([BoardChange::Gone { task: task.clone(), created }]);
         }
         let token = owner.as_ref().map(|owner| owner.token);
-        if let Some(token) = token_before.filter(|_| is_owner_told && token_before != token) {
-            told.extend([BoardChange::OwnerGone { task: task.clone(), token }]);
+        if let Some(token) = token_before.filter(|_| is_owner_reported && token_before != token) {
+            changes.extend([BoardChange::OwnerGone { task: task.clone(), token }]);
         }
         let Some(mut card) = card else {
             if let Some(owner) = owner {
@@ -381,25 +360,26 @@ impl Board {
         let is_new = !is_same_life && !card.is_live();
         let is_rewritten = is_same_life && written.is_some_and(|(_, modified)| modified != card.modified);
         if is_new || is_rewritten {
-            told.extend([BoardChange::Changed(task.clone())]);
+            changes.extend([BoardChange::Changed(task.clone())]);
         }
         if let Some(owner) = owner.as_ref().filter(|_| !is_same_life || is_other_owner) {
             let node = owner.node().cloned();
-            told.extend([BoardChange::Owned { task: task.clone(), node, token: owner.token }]);
+            changes.extend([BoardChange::Owned { task: task.clone(), node, token: owner.token }]);
         }
         card.owner = owner;
         if card.is_unowned() && !(is_same_life && was_unowned) {
-            told.extend([BoardChange::Unowned(task.clone())]);
+            changes.extend([BoardChange::Unowned(task.clone())]);
         }
         self.post(task, card);
     }
 
-    /// A task that stays as it is gets or loses its owner: by far the most frequent change. Gives back what was seen if there is no such task.
+    /// The owner of an unchanged task changes: by far the most frequent change. Returns the update
+    /// if there is no such task.
     fn apply_owner(
         &mut self,
         task: &TaskId,
         seen: KeyUpdate<Owner>,
-        told: &mut impl Extend<BoardChange>,
+        changes: &mut impl Extend<BoardChange>,
     ) -> Option<KeyUpdate<Owner>> {
         let Some(card) = self.tasks.get_mut(task) else { return Some(seen) };
         let (load, was_unowned, class) = (Load::of_one(card.weight()), card.is_unowned(), card.class);
@@ -409,11 +389,11 @@ impl Board {
         };
         let token = card.owner.as_ref().map(|owner| owner.token);
         if let Some(before) = before.as_ref().filter(|before| Some(before.token) != token) {
-            told.extend([BoardChange::OwnerGone { task: task.clone(), token: before.token }]);
+            changes.extend([BoardChange::OwnerGone { task: task.clone(), token: before.token }]);
         }
         if let Some(owner) = card.owner.as_ref().filter(|owner| before.as_ref() != Some(owner)) {
             let node = owner.node().cloned();
-            told.extend([BoardChange::Owned { task: task.clone(), node, token: owner.token }]);
+            changes.extend([BoardChange::Owned { task: task.clone(), node, token: owner.token }]);
         }
         let is_unowned = card.is_unowned();
         if let Some(node) = before.as_ref().and_then(Owner::node) {
@@ -430,14 +410,14 @@ impl Board {
             (false, true) => {
                 self.unowned = self.unowned + load;
                 self.demand.add(class, load);
-                told.extend([BoardChange::Unowned(task.clone())]);
+                changes.extend([BoardChange::Unowned(task.clone())]);
             }
             (true, true) | (false, false) => {}
         }
         None
     }
 
-    /// Takes a card off the board and out of everything that is counted.
+    /// Removes a card from the board and from all sums.
     fn take(&mut self, task: &TaskId) -> Option<Card> {
         let card = self.tasks.remove(task)?;
         self.live -= usize::from(card.is_live());

@@ -1,4 +1,4 @@
-//! What a store tells those who watch it.
+//! Changes of a store, as its watches deliver them.
 
 use bytes::Bytes;
 
@@ -11,20 +11,21 @@ use crate::revision::Revision;
 pub enum WatchStart {
     /// Every change that is committed after the call has returned.
     Now,
-    /// Every change after some revision that is not later than the return of the call: where whoever is asked happens to stand. It may be a little in
-    /// the past. Whoever reads after the call has returned misses nothing, and is spared the read that finds out where now is.
+    /// Every change after some revision that is not later than the return of the call: the current
+    /// revision of the server that answers. It may be slightly old. A read after the call has
+    /// returned misses nothing, and the watch needs no read to find the current revision.
     Recent,
     /// Every change with a revision above this one, past ones first.
     After(Revision),
 }
 
-/// Whether a change carries what was there before it.
+/// Whether a change carries the previous value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PreviousValues {
-    /// Without.
+    /// Without the previous value.
     #[default]
     Omitted,
-    /// With what was there before, where there was something.
+    /// With the previous value, if there was one.
     Included,
 }
 
@@ -33,18 +34,18 @@ pub enum PreviousValues {
 pub enum Change {
     /// The key was put.
     Put {
-        /// What is there now.
+        /// The pair that is stored now.
         pair: KeyValue,
-        /// What was there before, if asked for and if there was something.
+        /// The previous pair, if requested and if there was one.
         previous: Option<KeyValue>,
     },
-    /// The key was deleted, or died with its lease.
+    /// The key was deleted, or its lease ended.
     Delete {
         /// The key.
         key: Bytes,
-        /// When.
+        /// The revision of the delete.
         revision: Revision,
-        /// What was there before, if asked for.
+        /// The previous pair, if requested.
         previous: Option<KeyValue>,
     },
 }
@@ -58,7 +59,7 @@ impl Change {
         }
     }
 
-    /// When it changed.
+    /// The revision of the change.
     pub fn revision(&self) -> Revision {
         match self {
             Change::Put { pair, .. } => pair.modified,
@@ -66,7 +67,7 @@ impl Change {
         }
     }
 
-    /// The same change without what was there before.
+    /// Returns the same change without the previous pair.
     #[must_use]
     pub fn without_previous(self) -> Change {
         match self {
@@ -76,10 +77,11 @@ impl Change {
     }
 }
 
-/// What a watch yields.
+/// An item of a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WatchItem {
-    /// All selected changes of one revision, in the order of the operations: a revision is never split.
+    /// All selected changes of one revision, in the order of the operations: a revision is never
+    /// split.
     Batch {
         /// The revision.
         revision: Revision,
@@ -99,16 +101,17 @@ impl WatchItem {
     }
 }
 
-/// Why a watch ended; always its last item.
+/// Why a watch ended. Always its last item.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WatchError {
-    /// History between the last item and `at` is gone: list again.
+    /// The history between the last item and `at` was compacted: list again.
     #[error("history up to {at} was compacted away before it was delivered")]
     Compacted {
         /// History begins after this revision.
         at: Revision,
     },
-    /// The store was lost; unless the error is fatal, watch again after the last revision delivered.
+    /// The store was lost; unless the error is fatal, watch again after the last revision
+    /// delivered.
     #[error("the watch was lost")]
     Lost(#[source] StoreError),
 }

@@ -1,15 +1,16 @@
-//! Cutting a long list of operations into transactions that a store accepts.
+//! Splits a long list of operations into transactions that a store accepts.
 //!
-//! Only for operations that may be applied apart from each other: a chunk is atomic, the list is not.
+//! Only for operations that may be applied apart from each other: a chunk is atomic, the list is
+//! not.
 
 use crate::error::{InvalidRequest, StoreError};
 use crate::limits::Limits;
 use crate::txn::{Op, Txn};
 
-/// Cuts operations, in order, into as few transactions as the limits allow.
+/// Splits operations, in order, into as few transactions as the limits allow.
 ///
-/// A single operation that no request can carry is refused with both numbers, and then nothing is returned: the
-/// caller learns of it before the first chunk is sent.
+/// An operation that no request can carry is refused with both numbers. Then nothing is returned,
+/// so the caller learns of it before it sends the first chunk.
 pub fn chunks(ops: impl IntoIterator<Item = Op>, limits: &Limits) -> Result<Vec<Txn>, StoreError> {
     let mut txns = Vec::new();
     let mut open = Txn::new();
@@ -49,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_over_the_limit_is_refused_before_anything_is_cut() {
+    fn oversized_value_is_refused_before_splitting() {
         let ops = [Op::put("/a", "v"), Op::put("/b", vec![0; 2 << 20])];
         assert!(matches!(
             chunks(ops, &Limits::EMBEDDED),
@@ -59,7 +60,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_hold_every_operation_once_in_order_and_within_limits(sizes in prop::collection::vec(0..60usize, 0..200)) {
+        fn chunks_contain_all_operations_in_order(sizes in prop::collection::vec(0..60usize, 0..200)) {
             let limits = Limits { txn_ops_max: 7, request_bytes_max: 200, ..Limits::EMBEDDED };
             let ops: Vec<Op> = sizes.iter().enumerate().map(|(n, &size)| Op::put(format!("/{n}"), vec![0; size])).collect();
             let txns = chunks(ops.clone(), &limits).unwrap();

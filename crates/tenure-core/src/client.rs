@@ -3,8 +3,9 @@
 //! A client holds nothing: no lease, no session. So every protocol here reads what is there, writes under the condition that it is still so,
 //! and starts again if another client was faster.
 //!
-//! **Invariant** (G6): a request whose reply was lost is settled by what it left behind: the nonce of a submission, the id of a command, the
-//! create revision of a task, the revision or the history of a state. Where that is not certain, the result is *unknown*.
+//! **Invariant** (G6): an ambiguous request is resolved by what it has stored: the nonce of a
+//! submission, the id of a command, the create revision of a task, the revision or the history of a
+//! state. Where that is not certain, the result is *unknown*.
 
 mod command;
 mod delete;
@@ -21,15 +22,15 @@ use crate::error::{Cause, StoreError};
 use crate::id::NodeId;
 use crate::record::Timestamp;
 
-pub use command::{CommandError, ReplacedCommand, SendCommand};
+pub use command::{ReplacedCommand, SendCommand, SendCommandError};
 pub use delete::{DeleteError, DeleteTask, Deleted};
 pub use forget::{ForgetError, ForgetTask};
 pub use keys::{TaskFound, TaskKeys, attempts_and_props};
 pub use listing::{ReadAllStates, TaskStates, read_states, state_keys};
-pub use node_command::{NodeCommandError, SendNodeCommand, unfreeze_absent};
-pub use read::{CommandReply, ReadCommandReply, ReadEffort, ReadTask};
+pub use node_command::{SendNodeCommand, SendNodeCommandError, unfreeze_absent};
+pub use read::{CommandReadback, ReadCommandReply, ReadEffort, ReadTask};
 pub use retry::{RetryError, RetryTask};
-pub use submit::{InvalidProps, InvalidText, NewTask, PROPS_BYTES_MAX, SubmitError, SubmitTasks, Submitted};
+pub use submit::{InvalidText, PROPS_BYTES_MAX, SubmitTaskError, SubmitTasks, TaskSpec, check_texts};
 pub use write::{Settled, TaskExchange, TaskWrite};
 
 /// How often a client reads again because another one changed what it was about to change. Each turn means that another client got through,

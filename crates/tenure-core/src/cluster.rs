@@ -29,9 +29,9 @@ pub use queues::{Candidate, ElectionSnapshot, Holder, Leader, LockSnapshot, elec
 pub enum ClusterPart {
     /// The members, the frozen nodes, and how many commands each node has not handled.
     Members,
-    /// Which tasks there are and which node owns each: without what was submitted, so without records and props.
+    /// The tasks and the worker that owns each, without records and props.
     Owners,
-    /// The tasks: what was submitted and who owns them.
+    /// The tasks with their records and owners.
     Tasks,
     /// The stored states of these tasks.
     States,
@@ -65,7 +65,8 @@ impl ClusterPart {
     }
 }
 
-/// The state of a namespace at one revision. A part that was not read is empty: [`ClusterSnapshot::parts`] says which were.
+/// The state of a namespace at one revision. A part that was not read is empty: see
+/// [`ClusterSnapshot::parts`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClusterSnapshot {

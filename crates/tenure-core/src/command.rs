@@ -1,7 +1,8 @@
-//! What a node can be told, and how commands travel: `{"command":"stop_task","parameters":{"task":"t1"}}`.
+//! Commands to a worker, and their encoding: `{"command":"stop_task","parameters":{"task":"t1"}}`.
 //!
-//! People and other programs write commands too, so nothing about one is trusted: what cannot be understood is an error that says why, so that
-//! its sender can be told. What a task can be told is a [`TaskMessage`](crate::task::TaskMessage), and travels in the same way.
+//! Clients and foreign programs write commands too, so nothing about one is trusted. A command that
+//! cannot be parsed is an error with the reason, for the reply to its sender. Commands to tasks are
+//! [`TaskMessage`](crate::task::TaskMessage)s, and have the same encoding.
 
 use std::fmt;
 
@@ -11,43 +12,43 @@ use thiserror::Error;
 use crate::id::TaskId;
 use crate::record::{CommandRecord, UnknownFields};
 
-/// What a node can be told.
+/// A command to a worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeCommand {
     /// Take no new tasks, also after a restart.
     Freeze,
     /// Take new tasks again.
     Unfreeze,
-    /// Look now whether others should have some of its tasks.
+    /// Call the balancer now.
     Balance(BalanceMode),
-    /// Give one of its tasks to somebody else.
+    /// Release one of its tasks for another worker.
     ReleaseTask(TaskId),
-    /// Stop running one of its tasks and give it away.
+    /// Stop the handler of one of its tasks, and release the task.
     StopTask(TaskId),
-    /// Give all tasks away, and leave.
+    /// Release all tasks, and leave.
     Drain(AfterDrain),
 }
 
-/// Whether the next process with the id of a drained node takes tasks.
+/// Whether the next process with the id of a drained worker takes tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterDrain {
-    /// It does: the drain ends with the node.
+    /// It does: the drain ends with the process.
     TakeTasks,
     /// It does not: the id is frozen.
     StayFrozen,
 }
 
-/// Whether a node that balances does what it finds.
+/// Whether the balancer's releases are carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BalanceMode {
-    /// It gives tasks away.
+    /// They are carried out.
     Act,
-    /// It only says what it would give away, and why.
+    /// They are only returned, with their reasons.
     DryRun,
 }
 
 impl NodeCommand {
-    /// As it is stored and shown.
+    /// The stored and displayed text.
     pub const fn as_str(&self) -> &'static str {
         match self {
             NodeCommand::Freeze => "freeze",
@@ -59,11 +60,11 @@ impl NodeCommand {
         }
     }
 
-    /// What a stored command says. Parameters that the command does not know are ignored.
+    /// Parses a stored command. Parameters that the command does not know are ignored.
     ///
     /// # Errors
     ///
-    /// [`InvalidCommand`] says what cannot be understood.
+    /// [`InvalidCommand`] with what cannot be parsed.
     pub fn parse(record: &CommandRecord) -> Result<NodeCommand, InvalidCommand> {
         let given = |command| CommandParameters { command, parameters: &record.parameters };
         Ok(match record.command.as_str() {
@@ -85,7 +86,7 @@ impl NodeCommand {
         })
     }
 
-    /// The command as it is stored, without sender.
+    /// The stored form of the command, without sender.
     pub fn into_command(self) -> CommandRecord {
         let command = self.as_str().to_owned();
         let parameter: Option<(&str, Value)> = match self {
@@ -110,19 +111,19 @@ impl fmt::Display for NodeCommand {
     }
 }
 
-/// Why a command cannot be understood.
+/// Why a command cannot be parsed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum InvalidCommand {
-    /// No command is called that.
-    #[error("there is no command {word:?} to {to}")]
+    /// There is no command of this name.
+    #[error("there is no command {name:?} to {to}")]
     Unknown {
-        /// To what it was sent.
+        /// The kind of addressee.
         to: &'static str,
-        /// The beginning of what stands in the place of a command.
-        word: String,
+        /// The beginning of the given name.
+        name: String,
     },
-    /// It needs something to go with it.
+    /// A parameter is missing.
     #[error("{command} needs the parameter {name:?}: {what}")]
     Missing {
         /// The command.
@@ -132,12 +133,12 @@ pub enum InvalidCommand {
         /// What it must be.
         what: &'static str,
     },
-    /// What goes with it makes no sense.
+    /// A parameter is invalid.
     #[error("the parameter {name:?} of {command} must be {what}")]
     Wrong {
         /// The command.
         command: &'static str,
-        /// What is wrong.
+        /// The name of the parameter.
         name: &'static str,
         /// What it must be.
         what: &'static str,
@@ -145,10 +146,10 @@ pub enum InvalidCommand {
 }
 
 impl InvalidCommand {
-    pub(crate) fn unknown(to: &'static str, word: &str) -> InvalidCommand {
-        /// How much of a word that is no command is said back.
-        const WORD_CHARS_MAX: usize = 40;
-        InvalidCommand::Unknown { to, word: word.chars().take(WORD_CHARS_MAX).collect() }
+    pub(crate) fn unknown(to: &'static str, name: &str) -> InvalidCommand {
+        /// How much of an unknown name the error contains.
+        const NAME_CHARS_MAX: usize = 40;
+        InvalidCommand::Unknown { to, name: name.chars().take(NAME_CHARS_MAX).collect() }
     }
 }
 
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_says_why() {
+    fn invalid_command_names_its_fault() {
         let why = |json: &str| parse(json).unwrap_err().to_string();
         assert_eq!(why(r#"{"command":"melt"}"#), r#"there is no command "melt" to a node"#);
         assert_eq!(

@@ -1,7 +1,8 @@
-//! What can go wrong with a request to a store, named by what the caller must do next.
+//! Errors of requests to a store, named by what the caller must do next.
 //!
-//! The one distinction that matters: did the request certainly have no effect, or may it have had one?
-//! [`StoreError::Ambiguous`] alone says "may have", and is settled by reading back, never by trying again blindly.
+//! The most important distinction: did the request certainly have no effect, or may it have had
+//! one? Only [`StoreError::Ambiguous`] means "may have". It is settled by a read, never by a blind
+//! retry.
 
 mod access;
 
@@ -17,65 +18,67 @@ use crate::revision::Revision;
 
 pub use access::{AccessKind, Denied, KeyRange, MissingGrant, TlsFailure};
 
-/// What went wrong with a request to a store.
+/// Why a request to a store failed.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The request was wrong: nothing happened, and trying again is useless.
+    /// The request was invalid: it had no effect, and a retry is useless.
     #[error("invalid request: {0}")]
     Invalid(InvalidRequest),
-    /// The lease does not exist (any more): nothing happened; ask for a new one.
+    /// The lease does not exist, or has ended: no effect. Request a new lease.
     #[error("the lease does not exist or has expired")]
     LeaseNotFound,
-    /// A lease with this id exists already: nothing happened.
+    /// A lease with this id exists already: no effect.
     #[error("a lease with this id exists already")]
     LeaseExists,
-    /// The key does not exist, and the request needs it to: nothing happened.
+    /// The key does not exist, and the request needs it: no effect.
     #[error("the key does not exist")]
     KeyNotFound,
-    /// That part of history was compacted away: nothing happened; list again.
-    #[error("the revision asked for was compacted away{}", at.map(|at| format!(" (history begins after {at})")).unwrap_or_default())]
+    /// That part of the history was compacted: no effect. List again.
+    #[error("the requested revision was compacted{}", at.map(|at| format!(" (history begins after {at})")).unwrap_or_default())]
     Compacted {
-        /// History begins after this revision, where the store said so.
+        /// History begins after this revision, where the store reports it.
         at: Option<Revision>,
     },
-    /// The revision asked for does not exist yet: nothing happened.
-    #[error("the revision asked for lies in the future")]
+    /// The requested revision does not exist yet: no effect.
+    #[error("the requested revision is in the future")]
     FutureRevision,
-    /// Others were writing for too long: nothing happened; try again later.
+    /// Other clients were writing for too long: no effect. Retry later.
     #[error("the store is busy: {0}")]
     Busy(Cause),
-    /// The store has no space left: nothing happened. On etcd renewals, revocations and deletes still work; on a file nothing does
-    /// until there is space.
+    /// The store has no space left: no effect. On etcd renewals, revocations and deletes still
+    /// work. On a file nothing works until there is space.
     #[error("the store has no space left")]
     NoSpace,
-    /// The store asks for fewer requests: nothing happened; try again later.
-    #[error("the store refuses more requests just now")]
+    /// The store limits the rate of requests: no effect. Retry later.
+    #[error("the store limits the rate of requests")]
     RateLimited,
-    /// The request never reached the store: nothing happened; try again later.
+    /// The request never reached the store: no effect. Retry later.
     #[error("the store cannot be reached: {0}")]
     Unavailable(Cause),
     /// The request may or may not have been applied: read back before doing anything else.
-    #[error("the store's answer was lost, so the request may or may not have been applied: {0}")]
+    #[error("the store's reply was lost, so the request may or may not have been applied: {0}")]
     Ambiguous(Cause),
-    /// This is not the store that the handle was opened on: everything held through it is lost.
+    /// This is not the store that the handle was opened on: all leases and holds of the handle are
+    /// lost.
     #[error("the store was replaced: {0}")]
     Replaced(StoreReplaced),
-    /// This program must not use what is at the address: nothing happened; take another place, or another program.
+    /// This program must not use what is at the address: no effect. Use another path, or another
+    /// program.
     #[error("this cannot be used as a store: {0}")]
     Unusable(UnusableStore),
-    /// What the store holds makes no sense: everything held through it is lost.
+    /// The stored data is invalid: all leases and holds of the handle are lost.
     #[error("the store is corrupt: {0}")]
     Corrupt(String),
-    /// The store does not let us: check the credentials and the rights.
+    /// The store denies access: check the credentials and the grants.
     #[error("access denied: {0}")]
     Denied(Denied),
-    /// TLS failed before the first request: nothing happened; change a certificate or the address.
+    /// TLS failed before the first request: no effect. Change a certificate or the address.
     #[error("no TLS connection to {endpoint}: {failure}")]
     Tls {
         /// The address of the server.
         endpoint: String,
-        /// Why, and what to change.
+        /// The cause, and what to change.
         failure: TlsFailure,
     },
     /// The handle was closed.
@@ -84,12 +87,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The request may have been applied although it failed.
+    /// Whether the request may have been applied although it failed.
     pub fn is_ambiguous(&self) -> bool {
         matches!(self, StoreError::Ambiguous(_))
     }
 
-    /// The same request may succeed later, and certainly had no effect now.
+    /// Whether the same request may succeed later, and certainly had no effect now.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -97,7 +100,7 @@ impl StoreError {
         )
     }
 
-    /// Nothing will work through this handle any more; sessions on it are lost.
+    /// Whether no request will work through this handle any more. Sessions on it are lost.
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,
@@ -117,7 +120,7 @@ impl From<InvalidRequest> for StoreError {
     }
 }
 
-/// How a request was wrong.
+/// Why a request is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum InvalidRequest {
@@ -127,46 +130,46 @@ pub enum InvalidRequest {
     /// Such a prefix would match other names too.
     #[error("a prefix must end in '/' or be empty, so that it cannot match another name: {0:?}")]
     OpenPrefix(Bytes),
-    /// A limit of nothing asks for nothing.
+    /// A limit of zero returns nothing.
     #[error("a limit must be at least 1")]
     LimitZero,
     /// Revisions begin at 1.
     #[error("there is no revision {0}; the first is 1")]
     NoSuchRevision(Revision),
-    /// One transaction changes a key once.
+    /// A transaction changes each key once at most.
     #[error("one transaction changes the key {0:?} twice")]
     DuplicateKey(Bytes),
     /// Too many conditions or operations in one transaction.
     #[error("{count} operations in one transaction, at most {max} are allowed")]
     TooManyOps {
-        /// How many there were.
+        /// The number of operations.
         count: usize,
-        /// How many may be.
+        /// The limit.
         max: usize,
     },
     /// Too many bytes in one request.
     #[error("a request of {bytes} bytes, at most {max} are allowed")]
     TooLarge {
-        /// How many there were.
+        /// The size of the request.
         bytes: usize,
-        /// How many may be.
+        /// The limit.
         max: usize,
     },
-    /// What was asked for is there, and is more than one answer carries: ask for fewer keys at a time.
-    #[error("the answer is too large, ask for fewer keys at a time: {0}")]
+    /// The reply would be larger than one message: read fewer keys at a time.
+    #[error("the reply is too large, read fewer keys at a time: {0}")]
     AnswerTooLarge(String),
-    /// A lease lives for some time.
-    #[error("a TTL must be longer than nothing")]
+    /// A TTL of zero.
+    #[error("the TTL must be greater than zero")]
     TtlZero,
     /// The TTL is longer than the store keeps anything.
-    #[error("a TTL of {asked:?}, at most {max:?} are allowed")]
+    #[error("a TTL of {asked:?} is too long, at most {max:?} is allowed")]
     TtlTooLarge {
-        /// What was asked for.
+        /// The requested TTL.
         asked: Duration,
-        /// What may be asked for.
+        /// The limit.
         max: Duration,
     },
-    /// The store said so, in its own words.
+    /// Another reason, in the words of the store.
     #[error("{0}")]
     Other(String),
 }
@@ -179,12 +182,12 @@ pub enum StoreReplaced {
     #[error("its files were removed or exchanged while it was open")]
     Files,
     /// Another process brought the store to another format.
-    #[error("it now has format {found}, this program writes format {ours}")]
+    #[error("it now has format {found}, this program writes format {supported}")]
     FormatChanged {
         /// The format found.
         found: u32,
         /// The format that this program writes.
-        ours: u32,
+        supported: u32,
     },
     /// Another store answers at this address.
     #[error("another store answers at its address (expected {expected}, found {found})")]
@@ -204,7 +207,7 @@ pub enum StoreReplaced {
     },
 }
 
-/// Why something is no store for this program.
+/// Why a program cannot use what is at an address.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum UnusableStore {
@@ -212,14 +215,15 @@ pub enum UnusableStore {
     #[error("there is something else at its address ({0}); choose another path")]
     NotAStore(String),
     /// A newer program brought the store to a format that this one does not know.
-    #[error("it has format {found}, this program knows up to format {ours}; use a newer program")]
+    #[error("it has format {found}, this program knows up to format {supported}; use a newer program")]
     NewerFormat {
         /// The format found.
         found: u32,
         /// The newest format that this program knows.
-        ours: u32,
+        supported: u32,
     },
-    /// The engine for this kind of address is not part of the program: only another build can open it.
+    /// The engine for this kind of address is not part of the program: only another build can open
+    /// it.
     #[error(
         "this program was built without the {engine} engine; build it with the feature {feature:?} of the crate tenure"
     )]
@@ -234,7 +238,8 @@ pub enum UnusableStore {
         "it is on a network file system ({0}), where processes cannot share memory; use a local disk, or etcd"
     )]
     NetworkFileSystem(String),
-    /// The file has a second name. Processes that use the other name would not share its lock files.
+    /// The file has a second name. Processes that use the other name would not share its lock
+    /// files.
     #[error("its file has a second name: {0}")]
     SecondName(String),
     /// Other users of the machine can exchange the files of the store.
@@ -242,19 +247,19 @@ pub enum UnusableStore {
     Untrusted(String),
 }
 
-/// Why something failed, down to its root, in words.
+/// The cause of an error, with all its sources.
 ///
-/// Cheap to clone, so that one broken connection can be told to everyone who used it.
+/// Cheap to clone, so that one broken connection can be reported to all its callers.
 #[derive(Clone)]
 pub struct Cause(Arc<dyn Error + Send + Sync>);
 
 impl Cause {
-    /// The cause as the error that was caught.
+    /// Wraps an error.
     pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Cause {
         Cause(Arc::from(error.into()))
     }
 
-    /// The error that was caught, if it is of this type.
+    /// Returns the wrapped error, if it is of this type.
     pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
         self.0.downcast_ref()
     }

@@ -1,12 +1,14 @@
 //! What happened in a namespace: domain events, folded from the changes of keys.
 //!
-//! A store keeps its history as changes of keys. No process writes events: they are computed from that history, so they reach back as
-//! far as the store does, and a program that looks at them later sees the same as one that follows them.
+//! A store keeps its history as changes of keys. No process writes events: they are computed from
+//! that history. So they reach back as far as the store does, and a program that reads them later
+//! gets the same events as one that follows them.
 //!
-//! Intuition: the changes of one revision belong together. A task ends when its final state is put and its keys are deleted in one
-//! transaction; a lock is broken when its queue key is deleted beside an audit record. So the fold takes one revision at a time, gathers
-//! what its changes say together, and then names what happened. Who holds a lock or leads is not stored but computed from the order of
-//! the queue keys, before and after the revision.
+//! Intuition: the changes of one revision belong together. A task ends when its final state is put
+//! and its keys are deleted in one transaction. A lock is broken when its queue key is deleted
+//! together with the put of an audit record. So the fold takes one revision at a time, collects its
+//! changes, and then derives the events. The holder of a lock and the leader of an election are not
+//! stored: they follow from the order of the queue keys before and after the revision.
 //!
 //! **Invariant**: the events of a revision depend on the changes up to it and on the queue keys that the fold was seeded with, on nothing
 //! else: no clock, and not on when the fold is run.

@@ -1,11 +1,12 @@
 //! A short protocol with the store: one request at a time, until there is a result.
 //!
-//! Long-lived protocols (a session, a queue, a worker) are machines with timers and events. Many others only read, write under
-//! conditions, and start again when another client was faster: those implement [`Exchange`]. A driver sends the request, passes the
-//! reply on and waits between retries; it makes no decision.
+//! Long-lived protocols (a session, a queue, a worker) are machines with timers and events. Many
+//! others only read, write under conditions, and start again when another client was faster: those
+//! implement [`Exchange`]. A driver sends the request, returns the reply and waits between retries.
+//! It makes no decision.
 //!
-//! **Invariant** (G6): [`Exchange::handle`] receives errors too, so that a request with an unknown outcome is settled where its meaning
-//! is known.
+//! **Invariant** (G6): [`Exchange::handle`] receives errors too, so that an ambiguous request is
+//! settled where its meaning is known.
 
 use crate::error::StoreError;
 use crate::kv::{Get, Page};
@@ -30,7 +31,8 @@ pub enum StoreReply {
 }
 
 impl StoreReply {
-    /// The page of a read, or of the first read in a transaction. Any other reply comes from a store that does not keep the contract.
+    /// Returns the page of a read, or of the first read in a transaction. Any other reply violates
+    /// the contract of a store.
     pub fn into_page(self) -> Result<Page, StoreError> {
         let page = match self {
             StoreReply::Page(page) => Some(page),
@@ -42,7 +44,7 @@ impl StoreReply {
         page.ok_or_else(|| StoreError::Corrupt("a read has no reply".into()))
     }
 
-    /// The reply to a transaction. Any other comes from a store that does not keep the contract.
+    /// Returns the reply to a transaction. Any other reply violates the contract of a store.
     ///
     /// # Errors
     ///
@@ -55,7 +57,7 @@ impl StoreReply {
     }
 }
 
-/// What follows from a reply.
+/// What the driver does after a reply.
 #[derive(Clone, Debug)]
 pub enum ExchangeStep<T> {
     /// Send [`Exchange::request`] now.
@@ -68,7 +70,7 @@ pub enum ExchangeStep<T> {
 
 /// A protocol with one request in flight.
 pub trait Exchange {
-    /// What it results in.
+    /// The result of the protocol.
     type Output;
 
     /// The next request.

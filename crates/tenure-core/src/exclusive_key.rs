@@ -1,7 +1,9 @@
-//! One key with one owner: taken when it is free, kept through a session, and released for good when another process owns it.
+//! One key with one owner: taken when it is free, kept through a session, and released for good
+//! when another process owns it.
 //!
-//! A member's key and the key of a service instance are exclusive keys. The session puts the key under its leases and puts it again after
-//! a loss. This machine decides when the session registers the key, whether the stored key is this owner's, and under which token.
+//! A member's key and the key of a service instance are exclusive keys. The session puts the key
+//! under its leases and puts it again after a loss. This machine decides when the session registers
+//! the key, whether the stored key is this owner's, and under which token.
 //!
 //! Intuition: the record contains a nonce that no other owner writes. Replies are lost and leases
 //! are replaced, so only the stored key shows its owner. A reply of the session only shows when to
@@ -14,16 +16,16 @@
 //!      └──── Rereading ◄───┘                                      └────► Replaced ───────┘ (or session closed)
 //! ```
 //!
-//! **Invariant** (G1): the status is `Member` only while the key was last read with this owner's nonce, and the session holds the lease
-//! that it was read under.
+//! **Invariant** (G1): the status is `Member` only while the key was last read with this owner's
+//! nonce, and the session holds the lease that it was read under.
 //!
 //! **Invariant** (G4): a key is only created or replaced by its owner, never overwritten.
 //!
 //! **Invariant** (G6): the token is the create revision of the key as it was read, so a create with
 //! a lost reply is found by its nonce.
 //!
-//! **Invariant**: the key is withdrawn only while the session keeps it registered for this owner, so a later owner in the same session is
-//! not withdrawn instead.
+//! **Invariant**: the key is withdrawn only while the session keeps it registered for this owner,
+//! so a later owner in the same session is not withdrawn instead.
 //!
 //! **Invariant**: a reply to an older registration changes nothing.
 
@@ -159,6 +161,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
 
     /// Handles the session's reply to a registration.
     pub fn handle_registered(&mut self, epoch: RequestId, reply: RegisterReply, now: Moment) {
+        // A reply to an older registration does not concern the record that is registered now.
         let Some(pending) = self.pending.take_if(|pending| pending.epoch == epoch) else { return };
         match self.phase {
             OwnershipPhase::Registering => self.handle_created(reply),
@@ -206,6 +209,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
         }
         let before = self.record.clone();
         change(&mut self.record);
+        // With another nonce the own key would be read as another owner's.
         self.record.keep_identity(&before);
         let purpose = RegistrationPurpose::Update { before, within, until: Some(now + within) };
         let epoch = self.expect_reply(purpose);
@@ -326,6 +330,7 @@ impl<R: IdentifiedRecord> ExclusiveKey<R> {
 
     /// Two sources show the key, the feed and reads. The newer one counts.
     fn observe(&mut self, owner: ObservedOwner, revision: Revision, now: Moment) {
+        // A read may overtake the feed. An older item must not replace what the read showed.
         if self.read.as_ref().is_none_or(|(_, at)| *at <= revision) {
             self.read = Some((owner, revision));
         }

@@ -1,11 +1,13 @@
-//! Fencing: what lets a resource refuse a holder that does not know yet that it holds no more.
+//! Fencing: a resource refuses a holder that has lost its hold without noticing.
 //!
-//! Intuition: a holder can be paused between its last look at the lock and its write, for any length of time. Nothing that the holder does can
-//! help, because it is the holder that is paused; only whoever takes the write can. It needs two things: a number that grows with every
-//! holder, and to remember the largest it has seen.
+//! Intuition: a holder can be paused between its last check of the lock and its write, for any
+//! length of time. Nothing in the holder can help, because the holder is paused. Only the resource
+//! that takes the write can, and it needs two things: a number that grows with every holder, and
+//! the largest number it has seen.
 //!
-//! Inside the store nothing has to be remembered: the write itself carries the condition that the holder's key is still the one that
-//! was created at its token. Outside, a [`FenceVerifier`] remembers.
+//! Inside the store nothing has to be remembered: the write itself carries the condition that the
+//! holder's key is still the one that was created at its token. Outside, a [`FenceVerifier`]
+//! remembers the largest token.
 //!
 //! **Invariant**: a verifier never admits a smaller token after a larger one of the same name.
 
@@ -18,17 +20,18 @@ use crate::revision::Token;
 use crate::sabotage::{SabotageRule, is_broken};
 use crate::txn::{Condition, Txn};
 
-/// A holder's proof for writes inside the store: its key, and since when it is there.
+/// A holder's proof for writes inside the store: its key and its token.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fence {
     /// The holder's own key.
     pub key: Bytes,
-    /// When it was created.
+    /// The create revision of the key.
     pub token: Token,
 }
 
 impl Fence {
-    /// The same transaction, which now happens only while the holder still holds; otherwise its `otherwise` happens.
+    /// Adds the condition that the holder still holds. Otherwise the transaction applies its
+    /// `otherwise`.
     #[must_use]
     pub fn guard(&self, txn: Txn) -> Txn {
         if is_broken(SabotageRule::Fence) {
@@ -38,33 +41,34 @@ impl Fence {
     }
 }
 
-/// A token that is older than one that was seen before.
+/// A token that is smaller than one that was seen before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("token {shown} is stale: {seen} was seen before, so somebody else has held since")]
+#[error("token {shown} is stale: {seen} was seen before, so another process has held since")]
 pub struct StaleToken {
-    /// The token that was shown.
+    /// The token of the caller.
     pub shown: Token,
-    /// The largest one that was seen.
+    /// The largest token seen.
     pub seen: Token,
 }
 
 /// Refuses stale tokens, for resources outside the store. It remembers one token for each name.
 ///
-/// It protects what is written under the same lock (or in the same transaction) as the call of [`FenceVerifier::admit`]: a check that is apart from
-/// its write is none. It must live as long as what it protects; a resource that outlives its process keeps the token beside its data instead, as
-/// a column that only ever grows.
+/// It protects what is written under the same lock (or in the same transaction) as the call of
+/// [`FenceVerifier::admit`]. A check apart from its write protects nothing. It must live as long as
+/// what it protects: a resource that outlives its process stores the token beside its data, as a
+/// column that only grows.
 #[derive(Clone, Debug, Default)]
 pub struct FenceVerifier {
     seen: BTreeMap<String, Token>,
 }
 
 impl FenceVerifier {
-    /// Has seen nothing yet.
+    /// Creates a verifier that has seen no token.
     pub fn new() -> FenceVerifier {
         FenceVerifier::default()
     }
 
-    /// Lets a holder in, unless a later one was here before.
+    /// Admits a holder, unless a larger token was seen for this name.
     pub fn admit(&mut self, name: &str, shown: Token) -> Result<(), StaleToken> {
         match self.seen.get_mut(name) {
             Some(seen) if shown < *seen => Err(StaleToken { shown, seen: *seen }),
@@ -92,7 +96,7 @@ mod tests {
     const NOW: Moment = Moment::ORIGIN;
 
     #[test]
-    fn a_guarded_write_happens_only_while_the_holder_holds() {
+    fn fenced_write_requires_the_holder() {
         let mut store = Keyspace::new(Limits::EMBEDDED);
         let mut put = |txn: Txn| store.apply(&txn, NOW).unwrap();
         let token = Token(put(Txn::new().then(Op::put("/lock/1", ""))).revision);
@@ -106,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_token_is_refused_after_a_larger_one_of_the_same_name() {
+    fn smaller_token_is_refused_per_name() {
         let mut verifier = FenceVerifier::new();
         let token = |n| Token(Revision(n));
         assert_eq!(verifier.admit("a", token(5)), Ok(()));

@@ -1,6 +1,6 @@
-//! Fuzz targets: everything here that reads bytes which others wrote, and what must hold whatever they are.
+//! Fuzz targets: all code that reads bytes of other programs, and what must hold for any bytes.
 //!
-//! `tenure-fuzz` says how they are driven, docs/testing.md how they are run.
+//! The crate `tenure-fuzz` drives them; docs/testing.md shows how to run them.
 
 mod chunks;
 mod commands;

@@ -1,11 +1,12 @@
-//! The names people give to things: nodes, tasks, locks, elections, namespaces.
+//! Validated names of nodes, tasks, locks, elections and namespaces.
 //!
-//! Names are parsed once, at the edge. etcd takes any bytes for a key, so all care is ours: a name with a line break would forge
-//! log lines, one with an escape sequence would repaint a terminal, and one with a `/` must not reach into another's keys
-//! (the layout escapes it).
+//! Names are parsed once, at the edge. etcd takes any bytes for a key, so this module does all
+//! checks. A name with a line break would forge log lines, one with an escape sequence would change
+//! a terminal, and one with a `/` must not reach another name's keys (the layout escapes it).
 //!
-//! A name is shared, not copied: a node has each of a hundred thousand task ids in half a dozen indexes. Its first bytes stand beside
-//! the pointer, because most comparisons in those indexes are settled by them, and each would otherwise fetch a text from somewhere in memory.
+//! A name is shared, not copied: a worker has each of a hundred thousand task ids in half a dozen
+//! indexes. Its first bytes are stored inline, because they decide most comparisons in those
+//! indexes, and each would otherwise follow a pointer.
 
 mod command_id;
 
@@ -20,10 +21,10 @@ use thiserror::Error;
 
 pub use command_id::{CommandId, CommandIds};
 
-/// How long a name may be, in bytes: long enough for anything a person types, short enough that a key stays a key.
+/// The longest name, in bytes: long enough for anything typed, short enough for a key.
 pub const NAME_BYTES_MAX: usize = 256;
 
-/// How long a namespace may be, in bytes, all its segments together.
+/// The longest namespace, in bytes, all its segments together.
 pub const NAMESPACE_BYTES_MAX: usize = 256;
 
 /// Why a text is not a name.
@@ -41,7 +42,7 @@ pub enum InvalidName {
     Control {
         /// The character.
         found: char,
-        /// Where it stands.
+        /// Its byte offset.
         at: usize,
     },
     /// A namespace is segments between single slashes.
@@ -65,18 +66,20 @@ fn check(text: &str, bytes_max: usize) -> Result<(), InvalidName> {
     }
 }
 
-/// A control character where there must be none.
+/// A control character in a text that must not contain one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("must not contain control characters, found {found:?} at byte {at}")]
 pub struct ControlCharacter {
     /// The character.
     pub found: char,
-    /// Where it stands.
+    /// Its byte offset.
     pub at: usize,
 }
 
-/// Checks a text that is no name and has no limit of its own, such as the kind of a task. It is shown on terminals and handed to programs in
-/// their environment, so it is refused for the same characters as a name.
+/// Checks a text that is no name and has no limit of its own, such as the kind of a task.
+///
+/// It is printed on terminals and passed to programs in their environment, so it is refused for the
+/// same characters as a name.
 ///
 /// # Errors
 ///
@@ -88,15 +91,18 @@ pub fn check_text(text: &str) -> Result<(), ControlCharacter> {
     }
 }
 
-/// Control characters, and the marks that turn the direction of writing round so that a name reads as another.
+/// Control characters, and the marks that reverse the direction of writing, so that a name reads as
+/// another.
 fn is_treacherous(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// How many bytes of a name stand beside the pointer to it: enough for most ids that people count up, and two comparisons of a word each.
+/// The number of inline bytes: enough for most ids with a counter, and two comparisons of a machine
+/// word each.
 const HEAD_BYTES: usize = 16;
 
-/// The first bytes of a name as a number, in the order of the names. No name has a NUL in it, so what fills up a short one comes before all others.
+/// The first bytes of a name as a number that sorts like the name. No name contains NUL, so a
+/// padded short name sorts first.
 fn head_of(text: &str) -> u128 {
     let mut head = [0; HEAD_BYTES];
     let len = text.len().min(HEAD_BYTES);
@@ -110,13 +116,13 @@ macro_rules! names {
         #[derive(Clone, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub struct $name {
-            /// What `head_of` says of the text.
+            /// The result of `head_of` for the text.
             head: u128,
             text: Arc<str>,
         }
 
         impl $name {
-            /// Reads a name; refuses what is empty, too long or has control characters.
+            /// Reads a name. Refuses an empty one, a too long one, and control characters.
             pub fn parse(text: &str) -> Result<$name, InvalidName> {
                 check(text, NAME_BYTES_MAX)?;
                 Ok($name { head: head_of(text), text: text.into() })
@@ -150,7 +156,7 @@ macro_rules! names {
         impl Ord for $name {
             fn cmp(&self, other: &$name) -> Ordering {
                 self.head.cmp(&other.head).then_with(|| {
-                    // Equal heads of short names are equal names; only what is longer has to be fetched.
+                    // Short names with equal heads are equal. Only longer ones follow the pointer.
                     if self.text.len().max(other.text.len()) <= HEAD_BYTES {
                         Ordering::Equal
                     } else {
@@ -217,11 +223,12 @@ names! {
     InstanceId;
     /// The name of one claim of a task: the nonce in the owner's record.
     ClaimId;
-    /// What a registration is called; `/` in it groups registrations and is not escaped.
+    /// The name of a registration. `/` in it groups registrations and is not escaped.
     RegistryKey;
 }
 
-/// The part of a store that one group of programs shares: one or more segments, as in `shop` or `shop/eu`.
+/// The part of a store that one group of programs shares: one or more segments, as in `shop` or
+/// `shop/eu`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Namespace(String);
 
@@ -262,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_in_the_order_of_their_texts_however_long_their_beginnings_are_alike() {
+    fn names_sort_like_their_texts() {
         let long = "sixteen bytes are";
         let mut texts: Vec<String> = ["a", "a ", "a!", "ab", "b", "ä", "日本", "sixteen bytes ar", long]
             .iter()
@@ -278,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_forge_a_log_line_or_a_terminal_is_refused() {
+    fn control_characters_are_refused() {
         for text in ["a\0", "a\nb", "\x1b[2J", "a\u{7f}", "a\u{85}", "a\u{202e}b"] {
             assert!(matches!(NodeId::parse(text), Err(InvalidName::Control { .. })), "{text:?}");
         }
@@ -288,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_trimmed_and_has_no_empty_segments() {
+    fn namespace_is_trimmed_without_empty_segments() {
         for (text, namespace) in [("shop", "shop"), ("/shop/", "shop"), ("/shop/eu", "shop/eu")] {
             assert_eq!(Namespace::parse(text).unwrap().as_str(), namespace);
         }
@@ -298,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_checked_when_it_is_read_from_json_too() {
+    fn name_from_json_is_checked() {
         assert!(serde_json::from_str::<NodeId>("\"a\\u0000\"").is_err());
         assert_eq!(serde_json::from_str::<NodeId>("\"a\"").unwrap().as_str(), "a");
         assert!(serde_json::from_str::<CommandId>("\"a\\u0000\"").is_err());

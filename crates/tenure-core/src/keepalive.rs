@@ -1,19 +1,23 @@
 //! When a lease or a TTL key is renewed, and until when it is certainly valid.
 //!
-//! Session leases and TTL elections share this machine. It keeps one promise: validity ends locally before the store can end it.
+//! Session leases and TTL elections share this machine. It keeps one promise: validity ends locally
+//! before the store can end it.
 //!
-//! Intuition: the store counts the TTL from the moment at which a renewal *arrives*, which is after it was *sent*. A holder that counts from
-//! the send time, and ends a margin early, is always first, whatever the network does to the reply. A reply that arrives after validity
-//! ended revives nothing: other processes may have acted on the loss already.
+//! Intuition: the store counts the TTL from the moment at which a renewal *arrives*, which is after
+//! it was *sent*. A holder that counts from the send time, and ends a margin early, is always
+//! first, whatever the network does to the reply. A reply that arrives after validity ended revives
+//! nothing: other processes may have acted on the loss already.
 //!
 //! ```text
 //! sent ───────────── renew_every ──────┐                            valid_until          the store's end
 //!  │◄──────────────────────────────── ttl - margin ────────────────────►│◄──── margin ────►│ at the earliest
 //! ```
 //!
-//! **Invariant** (G1): `valid_until` is never later than `sent_at + ttl - margin` of some request that was acknowledged.
+//! **Invariant** (G1): `valid_until` is never later than `sent_at + ttl - margin` of some request
+//! that was acknowledged.
 //!
-//! **Invariant** (G1): once ended, it stays ended. What follows is a new lease with a new `KeepAlive`.
+//! **Invariant** (G1): once ended, it stays ended. What follows is a new lease with a new
+//! `KeepAlive`.
 
 use std::time::Duration;
 
@@ -23,11 +27,12 @@ use crate::loss::LossReason;
 use crate::sabotage::{SabotageRule, is_broken};
 use crate::time::Moment;
 
-/// The shortest margin. It must cover what a loaded machine lets a task wait. Halved, a stalled scheduler uses it up; doubled, TTLs below
-/// four seconds are refused.
+/// The shortest margin. It must cover what a loaded machine lets a task wait. Halved, a stalled
+/// scheduler uses it up; doubled, TTLs below four seconds are refused.
 const MARGIN_MIN: Duration = Duration::from_millis(500);
 
-/// The margin as a part of the TTL, for long TTLs: covers clocks that run at slightly different rates.
+/// The margin as a part of the TTL, for long TTLs: covers clocks that run at slightly different
+/// rates.
 const MARGIN_PART: u32 = 20;
 
 /// How a TTL is divided: when to renew, how long to wait for a reply, how early validity ends.
@@ -59,7 +64,8 @@ pub struct TtlTooShort {
 }
 
 impl Timing {
-    /// The default division: renews every third of the TTL, waits a quarter of it for a reply, ends `max(500 ms, 5 %)` early.
+    /// The default division: renews every third of the TTL, waits a quarter of it for a reply, ends
+    /// `max(500 ms, 5 %)` early.
     pub fn new(ttl: Duration) -> Result<Timing, TtlTooShort> {
         Timing { ttl, margin: Timing::margin_of(ttl), renew_every: ttl / 3, patience: ttl / 4 }.check()
     }
@@ -72,8 +78,9 @@ impl Timing {
         MARGIN_MIN.max(ttl / MARGIN_PART)
     }
 
-    /// The division of TTL elections: renews every quarter of the TTL, waits a quarter of it for a reply, and ends this margin early, or
-    /// `max(500 ms, 5 %)` without one. With an explicit margin a TTL may be far below a second.
+    /// The division of TTL elections: renews every quarter of the TTL, waits a quarter of it for a
+    /// reply, and ends this margin early, or `max(500 ms, 5 %)` without one. With an explicit
+    /// margin a TTL may be far below a second.
     pub fn quarterly(ttl: Duration, margin: Option<Duration>) -> Result<Timing, TtlTooShort> {
         let margin = margin.unwrap_or(MARGIN_MIN.max(ttl / MARGIN_PART));
         Timing { ttl, margin, renew_every: ttl / 4, patience: ttl / 4 }.check()
@@ -161,7 +168,8 @@ pub enum KeepAliveState {
 }
 
 impl KeepAlive {
-    /// Begins with a grant that was requested at `sent_at`. Ended from the start if its time has already passed.
+    /// Begins with a grant that was requested at `sent_at`. Ended from the start if its time has
+    /// already passed.
     pub fn begin(timing: Timing, sent_at: Moment, granted: Duration, now: Moment) -> KeepAlive {
         let timing = timing.of(granted);
         let mut hold = KeepAlive {
@@ -179,14 +187,16 @@ impl KeepAlive {
 
     /// A renewal that was sent at `sent_at` was acknowledged.
     pub fn handle_renewed(&mut self, sent_at: Moment, granted: Duration, now: Moment) {
-        // Before the reply counts: one that arrives after the deadline must not revive what holders have stopped relying on.
+        // Before the reply counts: one that arrives after the deadline must not revive what holders
+        // have stopped relying on.
         self.lapse(now);
         if self.end.is_some() {
             return;
         }
         let sent_at = if is_broken(SabotageRule::ValidityFromSending) { now } else { sent_at };
         let valid_until = sent_at + granted.saturating_sub(self.timing.margin);
-        // Replies may overtake each other: that of an earlier renewal must not shorten what a later one proved.
+        // Replies may overtake each other: that of an earlier renewal must not shorten what a later
+        // one proved.
         self.valid_until = self.valid_until.max(valid_until);
         self.renew_at = sent_at + self.timing.renew_every;
         self.unanswered_since = None;
@@ -196,7 +206,8 @@ impl KeepAlive {
         self.lapse(now);
     }
 
-    /// A renewal failed, or its reply was lost. The next one is sent after `wait`, at the latest when validity ends.
+    /// A renewal failed, or its reply was lost. The next one is sent after `wait`, at the latest
+    /// when validity ends.
     pub fn handle_failed(&mut self, wait: Duration, now: Moment) {
         self.lapse(now);
         self.failing_since.get_or_insert(self.unanswered_since.unwrap_or(now));
@@ -231,8 +242,9 @@ impl KeepAlive {
         None
     }
 
-    /// When to poll again if nothing else happens. Never later than the deadline, also while a renewal hangs: first when `patience` is over,
-    /// because the state is suspect from then on, and last when validity ends.
+    /// When to poll again if nothing else happens. Never later than the deadline, also while a
+    /// renewal hangs: first when `patience` is over, because the state is suspect from then on, and
+    /// last when validity ends.
     pub fn next_wake(&self) -> Moment {
         match self.unanswered_since {
             Some(since) if !self.is_overdue => (since + self.timing.patience).min(self.valid_until),

@@ -1,12 +1,16 @@
-//! The whole store as a machine: keys, revisions, leases, history and watchers, told the time.
+//! The store as a pure machine: keys, revisions, leases, history and watches, with time as an
+//! argument.
 //!
-//! It is three things at once: the specification of what a store does, the memory engine (which is this behind a
-//! mutex), and the store of the simulator. Its semantics are those of etcd v3; the conformance suite says so case by case.
+//! It serves three purposes: it specifies what a store does, it is the memory engine (behind a
+//! mutex), and it is the store of the simulator. Its semantics are those of etcd v3. The
+//! conformance suite compares them case by case.
 //!
-//! Intuition: time only ever enters as `now`, and every call first lets leases end whose time is over. So nobody can compare
-//! with, read, or renew what is already dead, however late the driver's timer was.
+//! Intuition: time only enters as `now`, and every call first ends the leases that have expired. So
+//! no request can compare with, read, or renew an expired lease or its keys, however late the
+//! driver's timer is.
 //!
-//! **Invariant**: `revision` grows by exactly one with each change of the store, and each has its batch in history.
+//! **Invariant**: `revision` grows by exactly one with each change of the store, and each has its
+//! batch in history.
 //!
 //! **Invariant**: a key is listed by its lease exactly if its row names that lease.
 //!
@@ -53,7 +57,7 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// An empty store. Its first revision is 1, as etcd's is.
+    /// Creates an empty store. Its first revision is 1, as in etcd.
     pub fn new(limits: Limits) -> Keyspace {
         Keyspace {
             limits,
@@ -66,17 +70,17 @@ impl Keyspace {
         }
     }
 
-    /// What it accepts.
+    /// The limits of its requests.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Its revision.
+    /// The current revision.
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// Does a transaction.
+    /// Applies a transaction.
     pub fn apply(&mut self, txn: &Txn, now: Moment) -> Result<TxnReply, StoreError> {
         self.expire(now);
         let limits = self.limits;
@@ -89,7 +93,7 @@ impl Keyspace {
         read(&Open { keyspace: self, changes: Vec::new() }, get)
     }
 
-    /// Grants a lease under an id chosen by the caller; says with which TTL.
+    /// Grants a lease under an id chosen by the caller. Returns the granted TTL.
     pub fn grant(&mut self, id: LeaseId, ttl: Duration, now: Moment) -> Result<Duration, StoreError> {
         self.expire(now);
         let ttl = self.limits.grant_ttl(ttl)?;
@@ -100,13 +104,13 @@ impl Keyspace {
         Ok(ttl)
     }
 
-    /// Renews a lease for its whole TTL, which is returned; none if it is gone.
+    /// Renews a lease and returns its whole TTL; none if the lease does not exist.
     pub fn renew(&mut self, id: LeaseId, now: Moment) -> Option<Duration> {
         self.expire(now);
         self.leases.renew(id, now)
     }
 
-    /// Ends a lease and deletes its keys, in one revision.
+    /// Revokes a lease and deletes its keys, in one revision.
     pub fn revoke(&mut self, id: LeaseId, now: Moment) -> Result<Revision, StoreError> {
         self.expire(now);
         if !self.leases.contains(id) {
@@ -116,7 +120,7 @@ impl Keyspace {
         Ok(self.revision)
     }
 
-    /// A lease as it is now.
+    /// Returns a lease with its current state.
     pub fn lease(&mut self, id: LeaseId, now: Moment) -> Option<LeaseView> {
         self.expire(now);
         self.leases.view(id, now)
@@ -128,7 +132,7 @@ impl Keyspace {
         self.leases.ids()
     }
 
-    /// Forgets history up to and including `revision`, except what a read at `revision` needs.
+    /// Compacts history up to and including `revision`, except for what a read at `revision` needs.
     pub fn compact(&mut self, revision: Revision, now: Moment) -> Result<(), StoreError> {
         self.expire(now);
         if revision > self.revision {
@@ -141,19 +145,19 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Forgets history beyond the newest `keep` revisions, if it is older than `age` too.
+    /// Compacts history beyond the newest `keep` revisions, if it is older than `age` too.
     pub fn retain(&mut self, keep: usize, age: Duration, now: Moment) {
         if let Some(revision) = self.history.compactable(keep, now - age) {
             self.history.compact(revision);
         }
     }
 
-    /// How many revisions of history are kept.
+    /// The number of revisions in history.
     pub fn history_len(&self) -> usize {
         self.history.len()
     }
 
-    /// Begins a watch; [`Keyspace::poll_watch`] reads it.
+    /// Opens a watch; [`Keyspace::poll_watch`] reads it.
     pub fn watch(
         &mut self,
         select: Selection,
@@ -175,12 +179,13 @@ impl Keyspace {
         self.woken.remove(&id);
     }
 
-    /// How many watches there are.
+    /// The number of watches.
     pub fn watches(&self) -> usize {
         self.watchers.len()
     }
 
-    /// The next item of a watch; none if there is nothing to tell now. After an error the watch is over.
+    /// Returns the next item of a watch; none if there is none now. After an error the watch has
+    /// ended.
     pub fn poll_watch(
         &mut self,
         id: WatchId,
@@ -212,12 +217,13 @@ impl Keyspace {
         }
     }
 
-    /// A watch that has something to read since it was last polled; the driver wakes its reader.
+    /// Returns a watch with something to read since it was last polled. The driver wakes its
+    /// reader.
     pub fn poll_woken(&mut self) -> Option<WatchId> {
         self.woken.pop_first()
     }
 
-    /// Ends every lease whose time is over, each in a revision of its own.
+    /// Ends every lease that has expired, each in a revision of its own.
     pub fn expire(&mut self, now: Moment) {
         while let Some((deadline, id)) = self.leases.next_deadline() {
             if deadline > now {
@@ -227,7 +233,7 @@ impl Keyspace {
         }
     }
 
-    /// When the next lease ends if nobody renews it; the driver calls [`Keyspace::expire`] then.
+    /// When the next lease expires without a renewal. The driver calls [`Keyspace::expire`] then.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.leases.next_deadline().map(|(deadline, _)| deadline)
     }
@@ -245,7 +251,7 @@ impl Keyspace {
         self.commit(changes, now);
     }
 
-    /// Runs `work` on the rows and makes what it wrote the next revision.
+    /// Runs `work` on the rows and makes its writes the next revision.
     fn change<T>(
         &mut self,
         now: Moment,
@@ -269,7 +275,8 @@ impl Keyspace {
     }
 }
 
-/// The rows of a keyspace inside one call. Writes show at once; the call's end makes them a revision.
+/// The rows of a keyspace during one call. Writes are visible at once; the end of the call makes
+/// them a revision.
 struct Open<'a> {
     keyspace: &'a mut Keyspace,
     changes: Vec<Change>,
@@ -324,7 +331,8 @@ impl Rows for Open<'_> {
     }
 }
 
-/// Where a selection begins and ends in an ordered map; none if it selects nothing, which a map's range would panic at.
+/// The bounds of a selection in an ordered map; none if it selects nothing, which a map's range
+/// would panic at.
 fn bounds(select: &Selection) -> Option<(Bound<Bytes>, Bound<Bytes>)> {
     let (first, end) = (select.first().clone(), select.end());
     if end.as_ref().is_some_and(|end| *end <= first) {

@@ -1,4 +1,4 @@
-//! Keys, values and how to ask for them.
+//! Keys, values and reads.
 
 use bytes::Bytes;
 
@@ -6,20 +6,21 @@ use crate::error::{InvalidRequest, StoreError};
 use crate::lease::LeaseId;
 use crate::revision::Revision;
 
-/// A key with its value and its place in history.
+/// A key with its value and its revisions.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyValue {
     /// The key.
     pub key: Bytes,
-    /// The value; empty in a keys-only answer.
+    /// The value; empty in a keys-only reply.
     pub value: Bytes,
-    /// When this life of the key began. A delete ends the life; the next put begins another.
+    /// The revision of the put that created the key. A delete ends the incarnation; the next put
+    /// begins another.
     pub created: Revision,
-    /// When the key was last put.
+    /// The revision of the last put.
     pub modified: Revision,
-    /// How many times the key was put in this life; 1 after the first.
+    /// The number of puts since the key was created; 1 after the first.
     pub version: i64,
-    /// The lease that the key dies with.
+    /// The lease of the key. The store deletes the key when the lease ends.
     pub lease: Option<LeaseId>,
 }
 
@@ -39,15 +40,16 @@ impl std::fmt::Debug for KeyValue {
     }
 }
 
-/// Which keys are meant.
+/// A set of keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Selection {
     /// Exactly this key.
     Key(Bytes),
-    /// Every key that begins with these bytes, which must end in `/` or be empty (every key there is): so one name
-    /// can never match another.
+    /// Every key that begins with these bytes, which must end in `/` or be empty (every key there
+    /// is): so one name can never match another.
     Prefix(Bytes),
-    /// Every key from the first, inclusive, to the second, exclusive. Nothing if they are not in order.
+    /// Every key from the first, inclusive, to the second, exclusive. Nothing if they are not in
+    /// order.
     Range(Bytes, Bytes),
     /// Every key from this one on, inclusive.
     From(Bytes),
@@ -69,7 +71,7 @@ impl Selection {
         Selection::Prefix(Bytes::new())
     }
 
-    /// Whether `key` is meant.
+    /// Whether `key` is selected.
     pub fn contains(&self, key: &[u8]) -> bool {
         match self {
             Selection::Key(only) => only == key,
@@ -79,7 +81,7 @@ impl Selection {
         }
     }
 
-    /// The first key that may be meant, inclusive.
+    /// The first key that may be selected, inclusive.
     pub fn first(&self) -> &Bytes {
         match self {
             Selection::Key(key)
@@ -89,7 +91,7 @@ impl Selection {
         }
     }
 
-    /// The first key after all that are meant; none if the selection has no end.
+    /// The first key after the selection; none if it has no end.
     pub fn end(&self) -> Option<Bytes> {
         match self {
             Selection::Key(key) => {
@@ -128,47 +130,48 @@ impl Selection {
     }
 }
 
-/// In which order keys are listed, and cut by a limit.
+/// The order in which keys are listed, and cut by a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SortOrder {
     /// By key, ascending.
     #[default]
     Key,
-    /// The oldest life first. Keys created in one transaction tie, and then stand in no particular order.
+    /// By create revision, oldest first. Keys created in one transaction have no particular order
+    /// among each other.
     Created,
-    /// The newest life first, with the same ties.
+    /// By create revision, newest first, with the same ties.
     CreatedDescending,
 }
 
-/// Whether values travel with their keys.
+/// Whether values are returned with their keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ValueMode {
     /// With their values.
     #[default]
     Whole,
-    /// Keys and their places in history only.
+    /// Keys and revisions only.
     Omitted,
 }
 
-/// A question for keys.
+/// A read of keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Get {
-    /// Which keys.
+    /// The keys.
     pub select: Selection,
-    /// As they were at this revision; none for now, linearizable.
+    /// The revision to read at; none for the current one, linearizable.
     pub at: Option<Revision>,
-    /// At most this many; none for all that fit into one answer.
+    /// The largest number of keys; none for all that fit into one reply.
     pub limit: Option<u32>,
-    /// In which order.
+    /// The order.
     pub order: SortOrder,
     /// Only keys created at or before this revision.
     pub created_max: Option<Revision>,
-    /// With or without values.
+    /// Whether values are returned.
     pub values: ValueMode,
 }
 
 impl Get {
-    /// The keys of a selection, now, in key order, with their values.
+    /// Reads a selection at the current revision, in key order, with values.
     pub fn new(select: Selection) -> Get {
         Get {
             select,
@@ -180,52 +183,52 @@ impl Get {
         }
     }
 
-    /// One key.
+    /// Reads one key.
     pub fn key(key: impl Into<Bytes>) -> Get {
         Get::new(Selection::key(key))
     }
 
-    /// All keys under a prefix that ends in `/`.
+    /// Reads all keys under a prefix that ends in `/`.
     pub fn prefix(prefix: impl Into<Bytes>) -> Get {
         Get::new(Selection::prefix(prefix))
     }
 
-    /// As it was at this revision.
+    /// Reads at this revision.
     #[must_use]
     pub fn at(mut self, revision: Revision) -> Get {
         self.at = Some(revision);
         self
     }
 
-    /// At most this many keys.
+    /// Returns at most this many keys.
     #[must_use]
     pub fn limit(mut self, limit: u32) -> Get {
         self.limit = Some(limit);
         self
     }
 
-    /// In this order.
+    /// Returns keys in this order.
     #[must_use]
     pub fn order(mut self, order: SortOrder) -> Get {
         self.order = order;
         self
     }
 
-    /// Only keys created at or before this revision.
+    /// Returns only keys created at or before this revision.
     #[must_use]
     pub fn created_max(mut self, revision: Revision) -> Get {
         self.created_max = Some(revision);
         self
     }
 
-    /// Without values.
+    /// Returns keys without values.
     #[must_use]
     pub fn keys_only(mut self) -> Get {
         self.values = ValueMode::Omitted;
         self
     }
 
-    /// Refuses a question that no engine would understand.
+    /// Refuses a read that is invalid on every engine.
     pub fn check(&self) -> Result<(), StoreError> {
         self.select.check()?;
         if self.limit == Some(0) {
@@ -238,14 +241,14 @@ impl Get {
     }
 }
 
-/// The answer to a [`Get`].
+/// The reply to a [`Get`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Page {
-    /// The keys, in the order that was asked for.
+    /// The keys, in the requested order.
     pub pairs: Vec<KeyValue>,
-    /// Whether the limit left something out.
+    /// Whether the limit left out keys.
     pub more: bool,
-    /// The store's revision when it answered, which is not the revision asked for with `at`.
+    /// The store's revision at the time of the reply, which is not the one requested with `at`.
     pub revision: Revision,
 }
 
@@ -262,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_of_the_last_byte_has_no_end() {
+    fn prefix_of_last_byte_has_no_end() {
         assert_eq!(Selection::everything().end(), None);
         assert_eq!(Selection::prefix(vec![1, 0xff]).end().unwrap(), vec![2]);
     }
 
     #[test]
-    fn a_prefix_that_could_match_another_name_is_refused() {
+    fn prefix_without_slash_is_refused() {
         assert!(Selection::prefix("/t/1").check().is_err());
         assert!(Selection::prefix("/t/1/").check().is_ok());
         assert!(Selection::everything().check().is_ok());
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn every_selection_contains_exactly_what_lies_between_its_ends() {
+    fn selection_contains_keys_between_its_bounds() {
         let keys: [&[u8]; 6] = [b"a", b"a\0", b"a/", b"a/b", b"a0", b"b"];
         for select in [
             Selection::key("a"),

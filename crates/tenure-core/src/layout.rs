@@ -1,8 +1,9 @@
-//! Where everything lies in the store: every key, written and read side by side.
+//! The layout of the store: every key, encoded and parsed side by side.
 //!
-//! Names are escaped so that they cannot collide: `/` and `%` inside a name become `%2F` and `%25`, so a name is always exactly
-//! one segment, `t1` never matches `t10`, and `a` never blocks `a/b`. A key that this file would not have written is
-//! foreign: it is reported as such and concerns nobody.
+//! Names are escaped so that they cannot collide: `/` and `%` inside a name become `%2F` and `%25`.
+//! So a name is always exactly one segment, `t1` never matches `t10`, and `a` never blocks `a/b`. A
+//! key that this module would not have written is foreign: it is reported as such and changes
+//! nothing.
 //!
 //! **Invariant**: `parse` reads exactly what `encode` writes, and nothing else.
 
@@ -23,10 +24,10 @@ use crate::record::Timestamp;
 
 pub use catalog::{AUDIT_KEEP, COMMAND_EXPIRES_AFTER, KeyLifetime, RESULT_EXPIRES_AFTER};
 
-/// Where services lie inside the registry.
+/// The prefix of services inside the registry.
 const SERVICES: &str = "services/";
 
-/// One of our keys, inside a namespace.
+/// A key of the layout, inside a namespace.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
     /// `nodes/<node>`: a node is alive. Leased.
@@ -35,65 +36,72 @@ pub enum Key {
     NodeCommand(NodeId, CommandId),
     /// `tasks/<task>`: a task was submitted.
     Task(TaskId),
-    /// `tasks/<task>/props`: what the submitter gave it.
+    /// `tasks/<task>/props`: the properties from its submitter.
     TaskProps(TaskId),
-    /// `tasks/<task>/owner`: who runs it. Leased.
+    /// `tasks/<task>/owner`: its owner. Leased.
     TaskOwner(TaskId),
     /// `tasks/<task>/attempts/<claim>`: a claim began, and no outcome is stored for it.
     TaskAttempt(TaskId, ClaimId),
-    /// `state/<task>`: how it stands, also after it has ended.
+    /// `state/<task>`: its state, also after it has ended.
     TaskState(TaskId),
-    /// `ended/<time>/<task>`: a task ended then, by the clock of its node. Stays as long as the final state.
+    /// `ended/<time>/<task>`: a task ended at this time, by the clock of its worker. Kept as long
+    /// as the final state.
     EndedTask(Timestamp, TaskId),
     /// `commands/<task>`: a command to a task. Expires after a week.
     TaskCommand(TaskId),
-    /// `results/<command>`: how a command ended. Expires after a day.
+    /// `results/<command>`: the result of a command. Expires after a day.
     CommandResult(CommandId),
     /// `frozen/<node>`: a node takes no new tasks.
     Frozen(NodeId),
-    /// `elections/<election>/<place>`: a candidate. Leased.
+    /// `elections/<election>/<queue-key>`: a candidate. Leased.
     Candidate(ElectionName, QueueKey),
-    /// `resigned/<election>/<lease>`: the last term of this session ended by a request of its leader. Leased.
+    /// `resigned/<election>/<lease>`: the last term of this session ended by a request of its
+    /// leader. Leased.
     Resignation(ElectionName, LeaseId),
-    /// `locks/<lock>/<place>`: a holder, or one who waits. Leased.
+    /// `locks/<lock>/<queue-key>`: a holder or a waiter. Leased.
     Waiter(LockName, QueueKey),
-    /// `guards/<lease>-<nonce>`: the enter guard of one queue driver and lease, which every enter of that driver requires unchanged. Leased.
+    /// `guards/<lease>-<nonce>`: the enter guard of one queue driver and lease, which every enter
+    /// of that driver requires unchanged. Leased.
     EnterGuard(QueueKey),
     /// `ttl/<election>`: the leader of a TTL election. Leased.
     Ttl(ElectionName),
-    /// `once/<name>`: when a command that runs once per period was last run, and by whom. Stays.
+    /// `once/<name>`: the last run of a command that runs once per period. Permanent.
     Run(LockName),
-    /// `audit/<uuid-v7>`: a destructive command, who sent it and why. Kept for a week.
+    /// `audit/<uuid-v7>`: a destructive command, its sender and the reason. Kept for a week.
     Audit(CommandId),
-    /// `registry/<key…>`: what was registered under a shared lease. Leased.
+    /// `registry/<key…>`: a registration under a shared lease. Leased.
     Registration(RegistryKey),
 }
 
-/// A key in a queue: the lease it ends with, and a nonce, so that two waiters on one lease have two keys.
+/// A key in a queue: the lease it ends with, and a nonce, so that two waiters on one lease have two
+/// keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct QueueKey {
-    /// The lease of the session that waits.
+    /// The lease of the session.
     pub lease: LeaseId,
-    /// Random, one for each attempt. The upper half of the numbers is for those with a [`PriorityClass::Preferred`].
+    /// Random, one for each key. The upper half of the numbers is for keys with
+    /// [`PriorityClass::Preferred`].
     pub nonce: u64,
 }
 
 /// Whether a candidate may lead before older ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PriorityClass {
-    /// It does not.
+    /// It may not.
     Ordinary,
-    /// It may. Its key shows that, so that these alone can be read from a long queue.
+    /// It may. Its key shows that, so that preferred candidates alone can be read from a long
+    /// queue.
     Preferred,
 }
 
-/// What the keys of preferred candidates begin with: behind all hexadecimal digits, so they are together at the end of their queue.
+/// The beginning of the keys of preferred candidates: after all hexadecimal digits, so they are
+/// together at the end of their queue.
 pub const PREFERRED: &str = "p";
 
 /// The first nonce of preferred candidates.
 const PREFERRED_FROM: u64 = 1 << 63;
 
-/// How many digits of a nonce stand in a key.
+/// The number of digits of a nonce in a key.
 const NONCE_LEN: usize = 16;
 
 fn extend_with_hex(key: &mut Vec<u8>, number: u64, digits: usize) {
@@ -108,7 +116,8 @@ impl fmt::Display for QueueKey {
 }
 
 impl QueueKey {
-    /// The stored key in the queue with this prefix: the prefix and what `Display` writes. A lock costs two of these, so no formatter is used.
+    /// The stored key in the queue with this prefix: the prefix and what `Display` writes. Each
+    /// lock needs two of these, so no formatter is used.
     pub fn key_in(self, queue: &[u8]) -> Bytes {
         let (mark, lease) = (self.mark().as_bytes(), self.lease.get().cast_unsigned());
         let lease_len = lease.checked_ilog(16).unwrap_or_default() as usize + 1;
@@ -128,7 +137,7 @@ impl QueueKey {
         }
     }
 
-    /// The key of this class, with a nonce from the lower half of the numbers.
+    /// Returns the key of this class, with a nonce from the lower half of the numbers.
     #[must_use]
     pub fn ranked(lease: LeaseId, nonce: u64, rank: PriorityClass) -> QueueKey {
         let lower = nonce & !PREFERRED_FROM;
@@ -138,7 +147,7 @@ impl QueueKey {
         }
     }
 
-    /// Whether it comes before others that came earlier.
+    /// The priority class of the key.
     pub fn rank(self) -> PriorityClass {
         if self.nonce < PREFERRED_FROM { PriorityClass::Ordinary } else { PriorityClass::Preferred }
     }
@@ -159,12 +168,12 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The keys of a namespace.
+    /// Creates the layout of a namespace.
     pub fn new(namespace: &Namespace) -> Layout {
         Layout { root: format!("/{namespace}/") }
     }
 
-    /// The bytes of a key.
+    /// Encodes a key.
     pub fn encode(&self, key: &Key) -> Bytes {
         let root = self.root.as_str();
         let text = match key {
@@ -205,14 +214,14 @@ impl Layout {
         text.into()
     }
 
-    /// Reads a key; none if it is foreign.
+    /// Parses a key; none if it is foreign.
     pub fn parse(&self, bytes: &[u8]) -> Option<Key> {
         let text = std::str::from_utf8(bytes).ok()?.strip_prefix(&self.root)?;
         let (kind, rest) = text.split_once('/')?;
         if kind == "registry" {
             return RegistryKey::parse(rest).ok().map(Key::Registration);
         }
-        // None of our keys has more of them, so a fourth stands for all that follow.
+        // No key of the layout has more parts, so a fourth contains all that follow.
         let mut parts = rest.splitn(4, '/');
         let segments: [Option<&str>; 4] = std::array::from_fn(|_| parts.next());
         let count = segments.iter().flatten().count();
@@ -268,7 +277,7 @@ impl Layout {
         self.under(&["tasks/"])
     }
 
-    /// The claims of one task that began and have no stored outcome.
+    /// The claims of one task without a stored outcome.
     pub fn task_attempts(&self, task: &TaskId) -> Selection {
         self.under(&["tasks/", &segment(task.as_str()), "/attempts/"])
     }
@@ -328,7 +337,7 @@ impl Layout {
         self.under(&["once/"])
     }
 
-    /// The holder of one lock and those who wait for it.
+    /// The holder and the waiters of one lock.
     pub fn waiters(&self, lock: &LockName) -> Selection {
         self.under(&["locks/", &segment(lock.as_str()), "/"])
     }
@@ -343,7 +352,7 @@ impl Layout {
         self.under(&["audit/"])
     }
 
-    /// Everything registered.
+    /// All registrations.
     pub fn registry(&self) -> Selection {
         self.under(&["registry/"])
     }
@@ -358,7 +367,7 @@ impl Layout {
         self.under(&["registry/", SERVICES, &segment(name.as_str()), "/"])
     }
 
-    /// Everything in the namespace.
+    /// All keys of the namespace.
     pub fn everything(&self) -> Selection {
         self.under(&[""])
     }
@@ -369,7 +378,8 @@ impl Layout {
 }
 
 impl RegistryKey {
-    /// Where an instance of a service is registered: `services/<name>/<instance>`, each of them one segment.
+    /// Returns the key of an instance of a service: `services/<name>/<instance>`, each of them one
+    /// segment.
     ///
     /// # Errors
     ///
@@ -378,7 +388,8 @@ impl RegistryKey {
         RegistryKey::parse(&[SERVICES, &segment(name.as_str()), "/", &segment(instance.as_str())].concat())
     }
 
-    /// Which instance of which service is registered here; none if it is something else.
+    /// Returns the service and the instance that are registered here; none if the key is another
+    /// registration.
     pub fn as_instance(&self) -> Option<(ServiceName, InstanceId)> {
         let (name, instance) = self.as_str().strip_prefix(SERVICES)?.split_once('/')?;
         if instance.contains('/') {
@@ -388,11 +399,11 @@ impl RegistryKey {
     }
 }
 
-/// The one folder in which an embedded store keeps a namespace. Escaped as names are in keys, so that no namespace lies inside another
-/// one's folder and none climbs out of its parent.
+/// The directory in which an embedded store keeps a namespace. It is escaped like names in keys, so
+/// that no namespace lies inside another one's directory or outside its parent.
 pub fn folder_name(namespace: &Namespace) -> String {
     match namespace.as_str() {
-        // The only names that mean another folder than their own.
+        // The only names that mean another directory than their own.
         dots @ ("." | "..") => dots.replace('.', "%2E"),
         text => segment(text).into_owned(),
     }
@@ -413,7 +424,7 @@ fn task_id(segment: &str) -> Option<TaskId> {
     TaskId::parse(&unescape(segment)?).ok()
 }
 
-/// A name as one segment of a key.
+/// Encodes a name as one segment of a key.
 fn segment(name: &str) -> Cow<'_, str> {
     if !name.contains(['/', '%']) {
         return Cow::Borrowed(name);
@@ -421,7 +432,7 @@ fn segment(name: &str) -> Cow<'_, str> {
     Cow::Owned(name.replace('%', "%25").replace('/', "%2F"))
 }
 
-/// The name that a segment stands for; none if no name is written like that.
+/// Decodes a segment; none if no name is encoded like that.
 fn unescape(segment: &str) -> Option<Cow<'_, str>> {
     if !segment.contains('%') {
         return Some(Cow::Borrowed(segment));

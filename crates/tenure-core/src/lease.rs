@@ -1,4 +1,4 @@
-//! Leases as a store grants them: an id, a bounded life, the keys that die with it.
+//! Leases of a store: an id, a TTL, and the keys that are deleted with it.
 
 use std::fmt;
 use std::num::NonZeroI64;
@@ -13,12 +13,12 @@ use crate::time::Moment;
 pub struct LeaseId(pub NonZeroI64);
 
 impl LeaseId {
-    /// The lease with this id, or none for zero.
+    /// Returns the lease with this id, or none for zero.
     pub fn new(id: i64) -> Option<LeaseId> {
         NonZeroI64::new(id).map(LeaseId)
     }
 
-    /// The id made of random bytes: positive, as etcd's own are, and never zero.
+    /// Makes an id of random bytes: positive, as etcd's own are, and never zero.
     pub fn from_random(bytes: [u8; 8]) -> LeaseId {
         let positive = i64::from_le_bytes(bytes) & i64::MAX;
         LeaseId(NonZeroI64::new(positive).unwrap_or(NonZeroI64::MIN.saturating_neg()))
@@ -52,32 +52,35 @@ impl fmt::Debug for LeaseId {
 pub struct Grant {
     /// The lease.
     pub id: LeaseId,
-    /// The TTL that the store *granted*: never less than asked, more where the store's floor is higher.
+    /// The TTL that the store *granted*: never less than requested, more where the store's minimum
+    /// is higher.
     pub ttl: Duration,
-    /// When the request was sent, on the holder's clock: validity is counted from here, never from the answer.
+    /// When the request was sent, on the holder's clock. Validity is counted from here, never from
+    /// the reply.
     pub asked_at: Moment,
 }
 
-/// What a store says to a renewal.
+/// The result of a renewal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Renewal {
-    /// The lease lives at least `ttl` from `asked_at`.
+    /// The store keeps the lease for at least `ttl` from `asked_at`.
     Renewed {
-        /// The granted TTL, once more in full.
+        /// The granted TTL, restarted in full.
         ttl: Duration,
-        /// When the renewal that was answered was sent, on the holder's clock.
+        /// When this renewal was sent, on the holder's clock.
         asked_at: Moment,
     },
-    /// The lease is over, and its keys are gone or going; nothing can bring it back.
+    /// The lease has ended, and its keys are deleted or being deleted. No request can bring it
+    /// back.
     Gone,
 }
 
-/// A lease as an onlooker sees it.
+/// A lease as an observer reads it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseView {
     /// The TTL that was granted.
     pub granted: Duration,
-    /// How long it would live without another renewal.
+    /// The remaining TTL without another renewal.
     pub remaining: Duration,
     /// The keys attached to it, in key order.
     pub keys: Vec<Bytes>,
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_id_shows_and_reads_the_same_hex() {
+    fn lease_id_round_trips_as_hex() {
         for id in [1, 0x7587_8f3b_2a11, i64::MAX, -1, i64::MIN] {
             let id = LeaseId::new(id).unwrap();
             assert_eq!(LeaseId::parse_hex(&id.to_string()), Some(id));
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn random_bytes_never_make_the_id_that_means_none() {
+    fn random_lease_id_is_never_zero() {
         for bytes in [[0; 8], [0xff; 8], [0, 0, 0, 0, 0, 0, 0, 0x80], [1, 0, 0, 0, 0, 0, 0, 0]] {
             assert!(LeaseId::from_random(bytes).get() > 0);
         }

@@ -1,14 +1,14 @@
-//! What a store accepts: sizes, counts and TTLs, checked before anything is sent or written.
+//! The limits of a store: sizes, counts and TTLs, checked before anything is sent or written.
 
 use std::time::Duration;
 
 use crate::error::{InvalidRequest, StoreError};
 
-/// The limits of a store; requests beyond them are refused with both numbers.
+/// The limits of a store. Requests beyond them are refused with both numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Operations in each list of a transaction (conditions, then, otherwise). etcd's default is 128; a larger
-    /// one would work on the embedded engines only.
+    /// Operations in each list of a transaction (conditions, then, otherwise). etcd's default is
+    /// 128; a larger one would work on the embedded engines only.
     pub txn_ops_max: usize,
     /// Bytes of one request. etcd's default is 1.5 MiB.
     pub request_bytes_max: usize,
@@ -19,9 +19,10 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits of the embedded engines: etcd's own, so that nothing works in a test that fails in production.
+    /// The limits of the embedded engines: etcd's own, so that nothing works in a test that fails
+    /// in production.
     ///
-    /// A TTL below one second cannot be held by a process that shares its machine with others.
+    /// A process that shares its machine with others cannot hold a TTL below one second.
     pub const EMBEDDED: Limits = Limits {
         txn_ops_max: 128,
         request_bytes_max: 1_572_864,
@@ -29,7 +30,7 @@ impl Limits {
         ttl_max: Duration::from_secs(9_000_000_000),
     };
 
-    /// The TTL that is granted to one who asks for `ttl`.
+    /// Returns the TTL that the store grants for a requested `ttl`.
     pub fn grant_ttl(&self, ttl: Duration) -> Result<Duration, StoreError> {
         if ttl.is_zero() {
             return Err(InvalidRequest::TtlZero.into());
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ttl_below_the_floor_is_raised_and_a_ttl_of_nothing_refused() {
+    fn short_ttl_is_raised_and_zero_refused() {
         let limits = Limits::EMBEDDED;
         assert_eq!(limits.grant_ttl(Duration::from_millis(5)).unwrap(), Duration::from_secs(1));
         assert_eq!(limits.grant_ttl(Duration::from_millis(1500)).unwrap(), Duration::from_millis(1500));

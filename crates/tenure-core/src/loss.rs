@@ -34,7 +34,7 @@ impl LossReason {
         LossReason::Closed,
     ];
 
-    /// A stable word: the value of the `reason` label of metrics.
+    /// A stable name: the value of the `reason` label of metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             LossReason::Lapsed => "lapsed",

@@ -6,17 +6,18 @@ use crate::kv::{Get, KeyValue};
 use crate::revision::Revision;
 use crate::txn::{Op, OpReply, Txn, TxnReply};
 
-/// How many keys one request reads. A state with a checkpoint may be long, and this many of the longest still fit into one reply.
+/// The number of keys in one request. A state with a checkpoint may be long, and this many of the
+/// longest still fit into one reply.
 pub const KEYS_PER_REQUEST: usize = 100;
 
-/// The requests that read these keys, in order. They may be sent in any order and together.
+/// Returns the requests for these keys, in order. They may be sent in any order and together.
 pub fn requests(keys: &[Bytes], revision: Revision) -> Vec<Txn> {
     let get = |key: &Bytes| Op::Get(Get::key(key.clone()).at(revision));
     let request = |keys: &[Bytes]| Txn { then: keys.iter().map(get).collect(), ..Txn::default() };
     keys.chunks(KEYS_PER_REQUEST).map(request).collect()
 }
 
-/// The pairs in the replies. A key that did not exist has none.
+/// Returns the pairs in the replies. A key that did not exist has none.
 pub fn pairs(replies: impl IntoIterator<Item = TxnReply>) -> Vec<KeyValue> {
     let results = replies.into_iter().flat_map(|reply| reply.results);
     let pairs = results.flat_map(|result| match result {
@@ -34,7 +35,7 @@ mod tests {
     use crate::time::Moment;
 
     #[test]
-    fn keys_are_read_at_one_revision_in_requests_of_a_hundred() {
+    fn keys_are_read_at_one_revision() {
         let (mut keyspace, now) = (Keyspace::new(Limits::EMBEDDED), Moment::default());
         let keys: Vec<Bytes> = (0..250).map(|n| Bytes::from(format!("/k/{n}"))).collect();
         // Every second key exists, and all of them change after the revision that is read.

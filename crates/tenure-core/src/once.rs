@@ -7,10 +7,11 @@
 //! Intuition: the record is put *before* the work starts, under the fence of the lock. A process that dies later has used up its run; a
 //! process that was paused before the put finds its fence gone. Putting it after the work would run the work twice whenever the put fails.
 //!
-//! **Invariant** (at most once): [`BeginRun`] says that a run has begun only if its record was put while the lock was held and while the
-//! record it decided by was the last one.
+//! **Invariant** (at most once): [`BeginRun`] reports a begun run only if its record was put while
+//! the lock was held and while the record it decided by was the last one.
 //!
-//! **Invariant** (G6): a put with an unknown outcome is settled by reading the record back. The token of the hold in it shows whose it is.
+//! **Invariant** (G6): an ambiguous put is resolved by reading the record back. The token in it
+//! identifies the hold that has put it.
 
 mod request;
 
@@ -46,7 +47,8 @@ pub enum CountedRuns {
     /// Each that was begun.
     #[default]
     Begun,
-    /// Only those that are recorded as a success. One that failed, or whose end was not recorded, is tried again.
+    /// Only those that are recorded as a success. A run that failed, or has no recorded end, is
+    /// repeated.
     Succeeded,
 }
 

@@ -1,8 +1,9 @@
-//! What is stored under our keys: JSON with a version, read with patience.
+//! Stored records: JSON with a version, read with tolerance.
 //!
-//! Anybody with access to the store can write anything there, so nothing read is trusted: what cannot be read is an error value with the
-//! reason, never a panic. Fields that we do not know are kept when a record is written back, so that an older program does not
-//! erase what a newer one wrote. A record without `"v"` is read as version 1: that is what other writers of this layout put.
+//! Any client of the store can write any value, so nothing read is trusted: an unreadable value is
+//! an error with the reason, never a panic. Unknown fields are kept when a record is written back,
+//! so that an older program does not erase the fields of a newer one. A record without `"v"` is
+//! read as version 1: other writers of this layout omit it.
 
 mod accepts;
 mod audit;
@@ -32,17 +33,17 @@ pub use timestamp::InvalidTimestamp;
 /// The version of all records that this program writes.
 pub const RECORD_VERSION: u64 = 1;
 
-/// How large a stored record may be before it is not even looked at: far above any we write.
+/// The largest stored record that is read: far above any that this program writes.
 pub const RECORD_BYTES_MAX: usize = 512 * 1024;
 
-/// Why a stored value is not the record that should be there.
+/// Why a stored value is not the expected record.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum InvalidRecord {
-    /// Too large to be one of ours.
+    /// Larger than any record of this program.
     #[error("a record of {0} bytes, at most {RECORD_BYTES_MAX} are read")]
     TooLarge(usize),
-    /// Not JSON, or not of this shape.
+    /// Not JSON, or without the required fields.
     #[error("not a record of this kind")]
     Malformed(#[source] serde_json::Error),
     /// Written by a newer program.
@@ -54,7 +55,7 @@ pub enum InvalidRecord {
 }
 
 impl InvalidRecord {
-    /// Why, in words that never show what was stored: values may be secret, and serde quotes them.
+    /// The reason, without the stored value: values may be secret, and serde quotes them.
     pub fn reason(&self) -> String {
         match self {
             InvalidRecord::Malformed(error) if !error.is_data() => {
@@ -67,12 +68,13 @@ impl InvalidRecord {
     }
 }
 
-/// Milliseconds since 1970, UTC: for people and across reboots, never for deciding who holds what.
+/// Milliseconds since 1970, UTC: for display and across reboots, never for deciding which process
+/// holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub u64);
 
-/// A value that is stored under one of our keys.
+/// A value stored under a key of the layout.
 pub trait Record: Serialize + DeserializeOwned {
     /// The bytes to store, with their version.
     fn encode(&self) -> Bytes {
@@ -80,25 +82,26 @@ pub trait Record: Serialize + DeserializeOwned {
         serde_json::to_vec(&versioned).expect("records hold nothing that JSON cannot").into()
     }
 
-    /// The record that an empty value stands for; none if it stands for none.
+    /// The record that an empty value is read as; none if an empty value is invalid.
     fn of_empty() -> Option<Self> {
         None
     }
 
-    /// Reads stored bytes.
+    /// Decodes stored bytes.
     ///
     /// # Errors
     ///
-    /// Why they are not this record.
+    /// The reason why they are not this record.
     fn decode(bytes: &[u8]) -> Result<Self, InvalidRecord> {
         Self::decode_patiently(bytes)
     }
 
-    /// Reads stored bytes, whatever else is in them. Records that a node reads by the hundred thousand try something quicker first.
+    /// Decodes stored bytes, with all unknown fields. Records that a worker reads by the hundred
+    /// thousand try a faster decoder first.
     ///
     /// # Errors
     ///
-    /// Why they are not this record.
+    /// The reason why they are not this record.
     fn decode_patiently(bytes: &[u8]) -> Result<Self, InvalidRecord> {
         if bytes.len() > RECORD_BYTES_MAX {
             return Err(InvalidRecord::TooLarge(bytes.len()));
@@ -121,8 +124,8 @@ pub trait Record: Serialize + DeserializeOwned {
     }
 }
 
-/// A record as it is written: its own fields, and then the version. Of two fields of one name the last counts, so nothing that was kept of a
-/// newer program can say another version than ours.
+/// A record as it is written: its own fields, and then the version. Of two fields of one name the
+/// last counts, so an unknown field cannot replace this program's version.
 #[derive(Serialize)]
 struct Versioned<'a, R> {
     #[serde(flatten)]
@@ -130,48 +133,50 @@ struct Versioned<'a, R> {
     v: u64,
 }
 
-/// Fields that this program does not know, kept for those who do.
+/// Unknown fields, kept for the programs that know them.
 pub type UnknownFields = Map<String, Value>;
 
-/// A node that is alive, under `nodes/<node>`.
+/// The record of a live node, under `nodes/<node>`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct MemberRecord {
-    /// Where it can be reached, if it says so.
+    /// Its address, if it published one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The store's revision just before this life began, so it grows with every restart.
+    /// The store's revision just before this incarnation began, so it grows with every restart.
     ///
-    /// For those who see the value alone. Whoever sees the key takes its create revision, which grows with every new lease too.
+    /// For readers of the value alone. Readers of the key use its create revision, which also grows
+    /// with every new lease.
     #[serde(default)]
     pub incarnation: u64,
-    /// When this life began.
+    /// When this incarnation began.
     #[serde(default)]
     pub started: Timestamp,
-    /// Random, one for each life: by it a writer knows its own record again.
+    /// Random, one for each incarnation: a writer recognises its own record by it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nonce: String,
     /// The version of the program it runs.
     #[serde(default)]
     pub version: String,
-    /// What its operator says of it.
+    /// Labels that its operator gave it.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Whether it takes work.
+    /// Whether it accepts tasks.
     #[serde(default)]
     pub state: MemberState,
-    /// By which balancer it takes tasks and gives them away; none if it has none, or does not say.
+    /// The balancer that claims and releases its tasks; none if it has none, or does not publish
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balancer: Option<String>,
     /// Which tasks it accepts; none if it does not publish that: then any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepts: Option<AcceptedTasks>,
-    /// How many tasks it runs at a time; none for no limit.
+    /// The largest number of tasks it runs at a time; none for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u64>,
-    /// How busy it is; none if it does not publish that.
+    /// Its load; none if it does not publish that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<NodeLoad>,
-    /// What newer programs wrote.
+    /// Fields of newer programs.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
@@ -179,34 +184,35 @@ pub struct MemberRecord {
 /// An instance of a service, under `registry/services/<name>/<instance>`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct InstanceRecord {
-    /// Where it can be reached, if it says so.
+    /// Its address, if it published one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// What the service's users want to know of it; null if nothing.
+    /// Metadata for the users of the service; null if there is none.
     #[serde(default)]
     pub metadata: Value,
     /// When it was registered.
     #[serde(default)]
     pub started: Timestamp,
-    /// Random, one for each registration: by it a writer knows its own record again.
+    /// Random, one for each registration: a writer recognises its own record by it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nonce: String,
-    /// What newer programs wrote.
+    /// Fields of newer programs.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
 
-/// What is stored for an instance: our record, or what somebody else put there.
+/// The stored value of an instance: a record, or any other value.
 #[derive(Clone, PartialEq)]
 pub enum InstanceValue {
     /// A record.
     Record(InstanceRecord),
-    /// Anything else, taken as it is: `tenure register services/web/a=10.0.0.1:80` puts an address.
+    /// Any other text: `tenure register services/web/a=10.0.0.1:80` puts an address.
     Plain(Bytes),
 }
 
 impl InstanceValue {
-    /// Reads a stored value. An object with a version or an address is a record; only a record can be wrong.
+    /// Decodes a stored value. An object with a version or an address is a record, and only a
+    /// record can be invalid.
     pub fn read(value: &Bytes) -> Result<InstanceValue, InvalidRecord> {
         if value.len() > RECORD_BYTES_MAX {
             return Err(InvalidRecord::TooLarge(value.len()));
@@ -220,7 +226,7 @@ impl InstanceValue {
         }
     }
 
-    /// Where the instance can be reached; of a plain value the whole text.
+    /// The address of the instance; the whole text of a plain value.
     pub fn address(&self) -> Option<&str> {
         match self {
             InstanceValue::Record(record) => record.address.as_deref(),
@@ -228,7 +234,7 @@ impl InstanceValue {
         }
     }
 
-    /// What it says of itself, read as the type that the service's users agreed upon. A plain value says nothing.
+    /// The metadata, as the type that the users of the service agreed on. A plain value has none.
     pub fn metadata<M: DeserializeOwned>(&self) -> Result<M, serde_json::Error> {
         match self {
             InstanceValue::Record(record) => M::deserialize(&record.metadata),
@@ -249,7 +255,7 @@ impl std::fmt::Debug for InstanceValue {
     }
 }
 
-/// Whether a node takes work.
+/// Whether a node accepts tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberState {
@@ -263,7 +269,7 @@ pub enum MemberState {
 }
 
 impl MemberState {
-    /// As it is stored and shown.
+    /// The stored and displayed name.
     pub const fn as_str(self) -> &'static str {
         match self {
             MemberState::Starting => "starting",
@@ -273,40 +279,41 @@ impl MemberState {
     }
 }
 
-/// Who holds a lock or waits for it, under `locks/<lock>/<place>`.
+/// The holder or a waiter of a lock, under `locks/<lock>/<queue-key>`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct HolderRecord {
-    /// The node it says it is.
+    /// Its node, as it reports it.
     #[serde(default)]
     pub node: String,
-    /// Its process.
+    /// Its process id.
     #[serde(default)]
     pub pid: u32,
-    /// Its machine.
+    /// Its host.
     #[serde(default)]
     pub host: String,
     /// Its user.
     #[serde(default)]
     pub user: String,
-    /// What it runs under the lock.
+    /// The command that it runs under the lock.
     #[serde(default)]
     pub command: String,
-    /// Why, in the user's words.
+    /// The reason, in the user's words.
     #[serde(default)]
     pub reason: String,
     /// When it entered the queue.
     #[serde(default, alias = "since")]
     pub queued: Timestamp,
-    /// When it acquired the lock; none while it waits, and until a hold has lasted long enough to be recorded.
+    /// When it acquired the lock; none while it waits, and until a hold has lasted long enough to
+    /// be recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired: Option<Timestamp>,
-    /// Beside whom it can hold.
+    /// The other holders that it accepts.
     #[serde(default, skip_serializing_if = "is_exclusive")]
     pub mode: LockMode,
-    /// At a barrier: that its place has passed, together with everybody up to this token.
+    /// At a barrier: the round in which it passed, named by the round's last token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub passed: Option<Token>,
-    /// What newer programs wrote.
+    /// Fields of newer programs.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
@@ -330,49 +337,53 @@ impl From<Identity> for HolderRecord {
     }
 }
 
-/// Who leads or wants to, under `elections/<election>/<place>`.
+/// A candidate or leader, under `elections/<election>/<queue-key>`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CandidateRecord {
-    /// The name it goes by.
+    /// Its candidate name.
     #[serde(default)]
     pub candidate: String,
-    /// What it tells everybody, such as where it can be reached.
+    /// The value it announces to observers, such as its address.
     #[serde(default)]
     pub value: String,
-    /// Its machine.
+    /// Its host.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// Its process; 0 if that is not known.
+    /// Its process id; 0 if that is not known.
     #[serde(default, skip_serializing_if = "is_no_pid")]
     pub pid: u32,
     /// Its user.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub user: String,
-    /// Who is higher leads before those who came earlier. Above 0 it counts in a place of [`PriorityClass::Preferred`](crate::layout::PriorityClass) alone.
+    /// A higher priority leads before older candidates. Above 0 it counts only in a key of
+    /// [`PriorityClass::Preferred`](crate::layout::PriorityClass).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub priority: i32,
     /// When it entered the queue.
     #[serde(default, alias = "since")]
     pub queued: Timestamp,
-    /// When its term began; none while it waits, and until the term has lasted long enough to be recorded.
+    /// When its term began; none while it waits, and until the term has lasted long enough to be
+    /// recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired: Option<Timestamp>,
-    /// The TTL of its lease in milliseconds, written with `acquired`: bounds how long no process led if the lease expires.
+    /// The TTL of its lease in milliseconds, written with `acquired`: it bounds the time without a
+    /// leader if the lease expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// Whether it says of itself that it leads; who does not say so may lead all the same. Whoever is next has less to read by it.
+    /// Whether it has marked itself as leader. A leader need not have done so; with the mark, the
+    /// next candidate reads less.
     #[serde(default, skip_serializing_if = "is_false")]
     pub leads: bool,
-    /// What somebody else has asked of it, if it leads.
+    /// The request of another process, if it leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<StepDownRecord>,
-    /// What newer programs wrote.
+    /// Fields of newer programs.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
 
 impl CandidateRecord {
-    /// The process of the candidate, which goes by its candidate name. Its program is not stored.
+    /// The process of the candidate, named by its candidate name. Its program is not stored.
     pub fn identity(&self) -> Identity {
         Identity {
             node: self.candidate.clone(),
@@ -383,7 +394,8 @@ impl CandidateRecord {
         }
     }
 
-    /// The priority that stored bytes speak of, without reading the rest; none if that is not plain to see.
+    /// Reads the priority from stored bytes without decoding the rest; none if it is not found that
+    /// way.
     pub fn priority_of(bytes: &[u8]) -> Option<i32> {
         #[derive(Deserialize)]
         struct Glance {
@@ -393,7 +405,8 @@ impl CandidateRecord {
         serde_json::from_slice(bytes).ok().map(|Glance { priority }| priority)
     }
 
-    /// Whether stored bytes say that their candidate leads, without reading the rest.
+    /// Reads from stored bytes whether the candidate has marked itself as leader, without decoding
+    /// the rest.
     pub fn leads_by(bytes: &[u8]) -> bool {
         #[derive(Deserialize)]
         struct Glance {
@@ -404,16 +417,16 @@ impl CandidateRecord {
     }
 }
 
-/// That somebody asks a leader to go.
+/// A request to a leader to step down.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct StepDownRecord {
-    /// Who asks.
+    /// The sender of the request.
     #[serde(default)]
     pub by: String,
-    /// The place that is to lead instead; none for whoever is next.
+    /// The queue key of the candidate that must lead next; none for the oldest one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heir: Option<String>,
-    /// What newer programs wrote.
+    /// Fields of newer programs.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
@@ -424,7 +437,7 @@ pub struct OnceRecord {
     /// When it was started, by the clock of the machine that ran it.
     #[serde(default)]
     pub started: Timestamp,
-    /// The code it ended with; none while it runs, and if nobody could say.
+    /// Its exit code; none while it runs, or if the code is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<u8>,
     /// The node that ran it.
@@ -433,13 +446,13 @@ pub struct OnceRecord {
     /// The process there.
     #[serde(default)]
     pub pid: u32,
-    /// What was run.
+    /// The command.
     #[serde(default)]
     pub command: String,
     /// The token of the hold that it ran under; none in a record of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Token>,
-    /// What newer programs wrote.
+    /// Fields of newer programs.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }

@@ -1,38 +1,39 @@
-//! Who is meant by a key: everybody computes the same answer, and nobody has to ask.
+//! Rendezvous hashing: every process computes the same owner of a key, without asking any other.
 //!
-//! Rendezvous hashing: each candidate gets a score for the key, and the highest is meant. When a candidate goes, only what meant it
-//! moves; when one comes, it takes its share from all the others alike. Nothing is stored, and no order of arrival matters.
+//! Each candidate gets a score for the key, and the highest score is chosen. When a candidate
+//! leaves, only its keys move. When one joins, it takes an equal share from each of the others.
+//! Nothing is stored, and no order of arrival matters.
 //!
-//! **Invariant**: the answer depends on the key and the set of candidates, not on the order in which they are given.
+//! **Invariant**: the choice depends on the key and the set of candidates, not on their order.
 
 use std::cmp::Ordering;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// How much a candidate is meant by a key; the highest is meant.
+/// The score of a candidate for a key; the highest is chosen.
 ///
-/// It is a promise between processes and versions: all of them must compute the same.
+/// It is a contract between processes and versions: all of them must compute the same.
 pub fn score(key: &[u8], candidate: &[u8]) -> u64 {
     Scores::of_key(key).of(candidate)
 }
 
-/// A key whose hash is taken once, for many candidates.
+/// A key with its hash, for the scores of many candidates.
 #[derive(Clone, Copy, Debug)]
 pub struct Scores(u64);
 
 impl Scores {
-    /// The scores for a key.
+    /// Prepares the scores for a key.
     pub fn of_key(key: &[u8]) -> Scores {
         Scores(xxh3_64(key))
     }
 
-    /// How much a candidate is meant; what [`score`] says.
+    /// Returns the same as [`score`] for a candidate.
     pub fn of(self, candidate: &[u8]) -> u64 {
         xxh3_64_with_seed(candidate, self.0)
     }
 }
 
-/// The candidate that a key means; none if there is none.
+/// The candidate chosen for a key; none if there is none.
 pub fn pick<C: AsRef<[u8]>>(key: &[u8], candidates: impl IntoIterator<Item = C>) -> Option<C> {
     let seed = xxh3_64(key);
     let scored =
@@ -40,7 +41,7 @@ pub fn pick<C: AsRef<[u8]>>(key: &[u8], candidates: impl IntoIterator<Item = C>)
     scored.max_by(|a, b| order(a, b)).map(|(_, candidate)| candidate)
 }
 
-/// All candidates, the one that is meant first, and whoever would be meant without it next.
+/// All candidates, the chosen one first, then the one that would be chosen without it, and so on.
 pub fn rank<C: AsRef<[u8]>>(key: &[u8], candidates: impl IntoIterator<Item = C>) -> Vec<C> {
     let seed = xxh3_64(key);
     let mut scored: Vec<(u64, C)> = candidates
@@ -51,7 +52,7 @@ pub fn rank<C: AsRef<[u8]>>(key: &[u8], candidates: impl IntoIterator<Item = C>)
     scored.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
-/// How many of the others come before one candidate: 0 if it is meant.
+/// The number of candidates with a higher score than one candidate: 0 if it is chosen.
 pub fn rank_of<C: AsRef<[u8]>>(key: &[u8], one: &[u8], others: impl IntoIterator<Item = C>) -> usize {
     let seed = xxh3_64(key);
     let own = (xxh3_64_with_seed(one, seed), one);
@@ -61,7 +62,7 @@ pub fn rank_of<C: AsRef<[u8]>>(key: &[u8], one: &[u8], others: impl IntoIterator
     others.into_iter().filter(is_before).count()
 }
 
-/// By score; of two with the same, by name, so that everybody agrees even then.
+/// By score, and by name for equal scores, so that all processes agree even then.
 fn order<A: AsRef<[u8]>, B: AsRef<[u8]>>(a: &(u64, A), b: &(u64, B)) -> Ordering {
     a.0.cmp(&b.0).then_with(|| a.1.as_ref().cmp(b.1.as_ref()))
 }
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scores_are_the_same_in_every_version() {
+    fn scores_never_change() {
         // A change here moves every key of every user: if this fails, the change is wrong.
         assert_eq!(xxh3_64(b""), 0x2d06_8005_38d3_94c2, "the published value of XXH3");
         assert_eq!(score(b"", b""), 4_696_993_233_866_070_003);
@@ -89,25 +90,26 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_meant_when_nobody_is_there() {
+    fn no_candidate_means_no_choice() {
         assert_eq!(pick(b"a", [""; 0]), None);
         assert_eq!(rank_of(b"a", b"me", [""; 0]), 0);
     }
 
     #[test]
-    fn every_candidate_is_meant_by_about_as_many_keys() {
+    fn keys_are_distributed_evenly() {
         let nodes = nodes(20);
         let mut counts = vec![0_u32; nodes.len()];
         for key in keys() {
             let meant = pick(key.as_bytes(), &nodes).unwrap();
             counts[nodes.iter().position(|node| node == meant).unwrap()] += 1;
         }
-        // 500 each; the spread of a fair choice is 22, so five times that is a hash gone wrong.
+        // 500 each. The standard deviation of a fair choice is 22, so five times that is a faulty
+        // hash.
         assert!(counts.iter().all(|count| (390..=610).contains(count)), "{counts:?}");
     }
 
     #[test]
-    fn one_who_goes_moves_only_what_meant_it() {
+    fn leaving_candidate_moves_only_its_keys() {
         let all = nodes(10);
         let left: Vec<String> = all.iter().filter(|node| *node != "node-3").cloned().collect();
         let mut moved = 0;
@@ -125,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_of_candidates_does_not_matter(
+        fn order_of_candidates_is_irrelevant(
             key in "[a-z]{0,8}",
             candidates in prop::collection::btree_set("[a-z]{0,6}", 1..12),
         ) {

@@ -1,20 +1,21 @@
-//! The numbers that order everything: revisions of the store, fencing tokens and epochs.
+//! The numbers that order events: revisions of the store, fencing tokens and request ids.
 //!
-//! A [`Revision`] counts the store's changes. A [`Token`] is the revision at which an owner's key was created:
-//! strictly increasing per name, so a resource that remembers the largest token it saw can refuse a holder that
-//! was deposed. An [`RequestId`] counts the questions a machine asked, so that late answers are recognised.
+//! A [`Revision`] counts the store's changes. A [`Token`] is the revision at which an owner's key
+//! was created. It grows strictly per name, so a resource that remembers the largest token it saw
+//! can refuse a former holder. A [`RequestId`] counts the requests of a machine, so that late
+//! replies are recognised.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A place in the store's history; every change of the store makes the next one.
+/// A position in the store's history. Every change of the store makes the next one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(pub i64);
 
 impl Revision {
-    /// Before anything was ever written; as a create or modify revision: the key does not exist.
+    /// Before the first write. As a create or modify revision: the key does not exist.
     pub const ZERO: Revision = Revision(0);
 
     /// The revision after this one.
@@ -42,7 +43,7 @@ impl fmt::Debug for Revision {
     }
 }
 
-/// What a holder shows to prove that nobody held the same name after it.
+/// The proof that no later process has held the same name.
 ///
 /// It is the create revision of the holder's own key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -55,12 +56,13 @@ impl fmt::Display for Token {
     }
 }
 
-/// Which question an answer belongs to; an answer from an older epoch is undone, never trusted.
+/// Identifies the request that a reply belongs to. A reply to an older request is undone, never
+/// trusted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct RequestId(pub u64);
 
 impl RequestId {
-    /// The epoch after this one.
+    /// The next request id.
     #[must_use]
     pub const fn next(self) -> RequestId {
         RequestId(self.0 + 1)

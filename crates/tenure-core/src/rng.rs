@@ -1,11 +1,12 @@
-//! `SplitMix64`: the numbers that one number decides.
+//! `SplitMix64`: random numbers derived from a seed.
 //!
-//! No chance is in here. Whoever has some hands in where to begin, and the same beginning leads to the same numbers: that is what makes a
-//! simulated day, or an input that broke a decoder, repeatable from its seed.
+//! Nothing here is random. The caller passes the seed, and the same seed leads to the same numbers.
+//! That makes a simulated run, or an input that broke a decoder, repeatable from its seed.
 //!
-//! **Invariant**: the sequence of a seed never changes, or every seed that was written down means something else.
+//! **Invariant**: the sequence of a seed never changes, or every recorded seed would mean something
+//! else.
 
-/// The next number after `state`, which moves on. Every beginning is a good one, also 0 and 1.
+/// Returns the next number after `state`, and advances `state`. Every seed is good, also 0 and 1.
 pub fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut z = *state;
@@ -19,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sequence_is_the_one_that_everybody_calls_splitmix64() {
+    fn sequence_matches_splitmix64() {
         let mut state = 1_234_567;
         let numbers: [u64; 3] = std::array::from_fn(|_| next(&mut state));
         assert_eq!(

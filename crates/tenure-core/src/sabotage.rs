@@ -1,43 +1,47 @@
-//! Rules that a test can break on purpose, to see that whoever checks them notices.
+//! Rules that a test can break on purpose, to see that its checks notice.
 //!
-//! A checker that never failed proves nothing. Each [`SabotageRule`] is one sentence of the promises; where the code keeps it, the code calls
-//! `is_broken`. In a build with `--cfg tenure_sabotage`, and in the unit tests of this crate, a test can make the result *yes* for its
-//! thread. In every other build, with any features, the result is *no* at compile time, and nothing of this is left in a program.
+//! A check that never failed proves nothing. Each [`SabotageRule`] is one rule of the protocols,
+//! and the code that keeps it calls `is_broken`. In a build with `--cfg tenure_sabotage`, and in
+//! the unit tests of this crate, a test can make the result *yes* for its thread. In every other
+//! build, with any features, the result is *no* at compile time, and nothing of this remains in a
+//! program.
 
 /// A rule that can be broken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SabotageRule {
-    /// Validity counts from when a renewal was sent; broken: from when its answer came.
+    /// Validity counts from when a renewal was sent; broken: from when its reply arrived.
     ValidityFromSending,
-    /// A holder stops a margin early; broken: exactly when the store may.
+    /// A holder stops a margin before its lease can expire; broken: exactly when it can.
     Margin,
-    /// Whoever's turn it is reads its own place again; broken: a place that is gone is taken for one that stands.
+    /// A waiter that may hold next reads its own key again; broken: a deleted key counts as stored.
     OwnPlace,
-    /// A lost answer may have been a yes; broken: a place whose entering was not answered is forgotten.
+    /// An enter with a lost reply may have been applied; broken: it counts as not applied.
     UnknownMayBeThere,
-    /// A lost enter cannot be applied after its place was left; broken: the place is only deleted.
+    /// A lost enter cannot be applied after its key was left; broken: the key is only deleted.
     SettledEnter,
-    /// What is guarded happens only while its holder holds; broken: always.
+    /// A fenced write is applied only while its holder holds; broken: always.
     Fence,
-    /// Stop, join, then release; broken: a task is released while its handler is asked to stop.
+    /// Stop, join, then release; broken: a task is released while its handler is being stopped.
     StopBeforeRelease,
-    /// A claim that is given back or released is deleted only if it is still ours; broken: whoever's it is.
+    /// A claim that is released is deleted only if it is still this worker's; broken: any worker's.
     GuardedRelease,
-    /// A task's state is written only by its owner; broken: by anybody who owned it once.
+    /// A task's state is written only by its owner; broken: by any former owner too.
     GuardedState,
-    /// A key is exact, or a prefix that ends in a slash; broken: the end of `t1` deletes what begins with it.
+    /// A key is exact, or a prefix that ends in a slash; broken: the end of `t1` deletes all keys
+    /// that begin with it.
     SlashAtTheEnd,
-    /// A picture that was listed again misses nothing; broken: what is gone is not told.
+    /// A new listing misses nothing; broken: it does not report deleted keys.
     WholePicture,
-    /// A command goes in the step in which its result comes; broken: it goes before anybody has done it.
+    /// A command is deleted together with the put of its result; broken: before it is handled.
     CommandsAreAnswered,
-    /// Only legal steps are made; broken: a paused task that is told to run is done.
+    /// Only legal transitions are made; broken: a paused task completes when it is resumed.
     LegalSteps,
 }
 
 impl SabotageRule {
-    /// All that simulated worlds must notice. [`SabotageRule::SettledEnter`] is not among them: its late requests are too rare there (none in 500 seeds), so
-    /// the random worlds of `queue` break it instead.
+    /// All rules that the simulator must notice. [`SabotageRule::SettledEnter`] is not among them:
+    /// its late requests are too rare there (none in 500 seeds), so the random tests of `queue`
+    /// break it instead.
     pub const ALL: [SabotageRule; 12] = [
         SabotageRule::ValidityFromSending,
         SabotageRule::Margin,
@@ -82,11 +86,11 @@ mod broken {
         BROKEN.get() == Some(rule)
     }
 
-    /// As long as it lives, a rule is broken on this thread.
+    /// Breaks a rule on this thread until it is dropped.
     #[derive(Debug)]
     #[must_use = "the rule holds again when this is dropped"]
     pub struct Sabotage {
-        /// It belongs to the thread that it was begun on.
+        /// It belongs to the thread that created it.
         here: PhantomData<*const ()>,
     }
 
@@ -95,7 +99,7 @@ mod broken {
         ///
         /// # Panics
         ///
-        /// If one is broken already: nobody could say which of the two was noticed.
+        /// If another rule is broken already: a failure could not be attributed to one of them.
         pub fn of(rule: SabotageRule) -> Sabotage {
             assert!(BROKEN.replace(Some(rule)).is_none(), "one rule is broken at a time");
             Sabotage { here: PhantomData }

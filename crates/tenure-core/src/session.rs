@@ -10,8 +10,8 @@
 //! unnoticed.
 //!
 //! Intuition: the registered keys and the stored keys are two sets, and the machine only works on
-//! their difference. A key is this session's exactly if it is under one of its leases: no other client
-//! knows their ids. So no put and no delete of the session can hit a key of another client.
+//! their difference. A key is this session's exactly if it is under one of its leases: no other
+//! client knows their ids. So no put and no delete of the session can hit a key of another client.
 //!
 //! ```text
 //!         register, request_lease          granted            lost

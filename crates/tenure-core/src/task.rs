@@ -1,9 +1,10 @@
-//! One task's life: how it stands, what may be said to it, and what that does.
+//! The state machine of a task: its states, the messages it takes, and their effects.
 //!
-//! A task is said something by people (commands), by its handler (done, failed, release) and by the node that runs it. All of them speak
-//! in [`TaskMessage`]s, and one table says what each does in each state: see [`state`]. What is stored is a [`StateRecord`]: the state
-//! with the errors, the checkpoint and the last steps; it does its own arithmetic and is told the time. [`retry`] says what becomes
-//! of a task that failed, and [`command`] how a message travels as a command.
+//! A task gets messages from clients (commands), from its handler (complete, fail, release) and
+//! from the worker that runs it. All of them are [`TaskMessage`]s, and one table defines the effect
+//! of each in each state: see [`state`]. The store keeps a [`StateRecord`]: the state with the
+//! errors, the checkpoint and the last steps. It is pure: the time is an argument. [`retry`]
+//! decides about a task that failed, and [`command`] encodes messages as commands.
 //!
 //! ```
 //! use tenure_core::id::NodeId;

@@ -1,13 +1,13 @@
-//! Time as the machines know it: an instant they were told, never one they read.
+//! Time as the machines receive it: an argument, never read from a clock.
 //!
-//! A [`Moment`] counts from an origin that only its clock knows. On Linux that is boot time
-//! (`CLOCK_BOOTTIME`), because a lease goes on running while the machine sleeps and `Instant` does not.
+//! A [`Moment`] counts from an origin of its clock. On Linux that is boot time (`CLOCK_BOOTTIME`),
+//! because a lease keeps running while the machine sleeps and `Instant` does not.
 
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point in time on one clock; moments of two clocks must not be compared.
+/// A point in time on one clock. Moments of two clocks must not be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(Duration);
 
@@ -25,17 +25,17 @@ impl Moment {
         Moment(Duration::from_millis(ms))
     }
 
-    /// How long after the clock's origin this is.
+    /// The time since the clock's origin.
     pub const fn since_origin(self) -> Duration {
         self.0
     }
 
-    /// How long after `earlier` this is, or zero if it is not.
+    /// The time since `earlier`, or zero if `earlier` is later.
     pub const fn since(self, earlier: Moment) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// How long it is from `now` until this moment, or zero if it has passed.
+    /// The time from `now` until this moment, or zero if it has passed.
     pub const fn remaining(self, now: Moment) -> Duration {
         self.0.saturating_sub(now.0)
     }
@@ -44,7 +44,7 @@ impl Moment {
 impl Add<Duration> for Moment {
     type Output = Moment;
 
-    /// Saturates: a TTL of centuries must not wrap round into the past.
+    /// Saturates: a TTL of centuries must not overflow into the past.
     fn add(self, duration: Duration) -> Moment {
         Moment(self.0.saturating_add(duration))
     }

@@ -1,4 +1,4 @@
-//! Transactions: if these conditions hold then do this, otherwise that, all in one step.
+//! Transactions: conditions, operations, and alternative operations, applied atomically.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +12,17 @@ use crate::revision::Revision;
 
 /// If all conditions hold, `then`; otherwise `otherwise`. Atomic, isolated, linearizable.
 ///
-/// All conditions see the store as it was before the transaction. A `Get` sees what earlier operations of the same
-/// transaction did. One invalid operation fails the whole, with nothing written. A transaction that changes
-/// something makes exactly one revision; one that does not makes none.
+/// All conditions see the store as it was before the transaction. A `Get` sees the effects of
+/// earlier operations of the same transaction. One invalid operation fails the whole transaction,
+/// with nothing written. A transaction that changes something makes exactly one revision; one that
+/// does not makes none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Txn {
-    /// All must hold; none always holds.
+    /// The conditions. Without any, `then` is applied.
     pub when: Vec<Condition>,
-    /// What to do if they hold.
+    /// The operations if all conditions hold.
     pub then: Vec<Op>,
-    /// What to do if they do not.
+    /// The operations if some condition does not hold.
     pub otherwise: Vec<Op>,
 }
 
@@ -57,14 +58,14 @@ impl Txn {
         self.then.iter().chain(&self.otherwise).any(|op| !matches!(op, Op::Get(_)))
     }
 
-    /// The bytes that travel, near enough: keys, values and a few bytes for each operation.
+    /// The approximate size of the request: keys, values and a few bytes for each operation.
     pub fn size(&self) -> usize {
         let conditions: usize = self.when.iter().map(Condition::size).sum();
         let ops: usize = self.then.iter().chain(&self.otherwise).map(Op::size).sum();
         conditions + ops
     }
 
-    /// Refuses what is wrong whatever the store holds. Nothing is sent or written before this.
+    /// Refuses what is invalid whatever is stored. Called before anything is sent or written.
     pub fn check(&self, limits: &Limits) -> Result<(), StoreError> {
         let count = self.when.len().max(self.then.len()).max(self.otherwise.len());
         if count > limits.txn_ops_max {
@@ -87,7 +88,7 @@ impl Txn {
     }
 }
 
-/// The transaction that does one thing, whatever there is.
+/// The transaction of one operation, without a condition.
 impl From<Op> for Txn {
     fn from(op: Op) -> Txn {
         Txn { then: vec![op], ..Txn::default() }
@@ -96,7 +97,7 @@ impl From<Op> for Txn {
 
 /// Two puts of one key, or a put and a delete of it, have no order inside one revision.
 fn refuse_double_changes(branch: &[Op]) -> Result<(), StoreError> {
-    // Whoever stands in line changes one key and reads some: nothing has to be looked up for that.
+    // A waiter changes one key and reads some, which needs no lookup.
     if branch.iter().filter(|op| !matches!(op, Op::Get(_))).nth(1).is_none() {
         return Ok(());
     }
@@ -123,14 +124,14 @@ fn refuse_double_changes(branch: &[Op]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A comparison with what the store holds.
+/// A comparison with stored data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Condition {
-    /// The key that is looked at.
+    /// The key to compare.
     pub key: Bytes,
-    /// How it is compared: *the key's field* `is` *the given one*.
+    /// The comparison: *the key's field* `is` *the given one*.
     pub is: Comparison,
-    /// With what.
+    /// The field and its given value.
     pub field: Field,
 }
 
@@ -145,7 +146,7 @@ impl Condition {
         Condition { key: key.into(), is: Comparison::Greater, field: Field::Created(Revision::ZERO) }
     }
 
-    /// The key is in the life that began at this revision.
+    /// The key is of the incarnation that began at this revision.
     pub fn created_at(key: impl Into<Bytes>, revision: Revision) -> Condition {
         Condition { key: key.into(), is: Comparison::Equal, field: Field::Created(revision) }
     }
@@ -160,7 +161,8 @@ impl Condition {
         Condition { key: key.into(), is: Comparison::Equal, field: Field::Value(value.into()) }
     }
 
-    /// Whether it holds for what is at the key. A missing key compares as zero, except that its value compares as nothing at all.
+    /// Whether it holds for the row of the key. A missing key compares as zero, but its value
+    /// compares as unequal to everything.
     pub fn holds(&self, pair: Option<&KeyValue>) -> bool {
         let ordering = match &self.field {
             Field::Version(version) => pair.map_or(0, |pair| pair.version).cmp(version),
@@ -192,7 +194,7 @@ impl Condition {
     }
 }
 
-/// How two things are compared.
+/// The kind of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Comparison {
     /// Equal.
@@ -205,16 +207,16 @@ pub enum Comparison {
     Greater,
 }
 
-/// What of a key is compared.
+/// The part of a key that is compared.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Field {
-    /// How many times it was put in this life; 0 if it does not exist.
+    /// The number of puts since it was created; 0 if it does not exist.
     Version(i64),
-    /// When this life began; [`Revision::ZERO`] if it does not exist.
+    /// Its create revision; [`Revision::ZERO`] if it does not exist.
     Created(Revision),
-    /// When it was last put; [`Revision::ZERO`] if it does not exist.
+    /// Its modify revision; [`Revision::ZERO`] if it does not exist.
     Modified(Revision),
-    /// The lease it dies with.
+    /// Its lease.
     Lease(Option<LeaseId>),
     /// Its value. Never holds for a key that does not exist, not even as "not equal".
     Value(Bytes),
@@ -233,15 +235,15 @@ impl std::fmt::Debug for Field {
     }
 }
 
-/// Which lease a put leaves its key under.
+/// The lease of a key after a put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LeaseChoice {
-    /// Under none: the key stays until it is deleted, whatever lease it had.
+    /// None: the key stays until it is deleted, whatever lease it had.
     #[default]
     Detach,
-    /// Under this one, whatever lease it had.
+    /// This one, whatever lease the key had.
     Attach(LeaseId),
-    /// Under the one it has. The key must exist.
+    /// The one it has. The key must exist.
     Keep,
 }
 
@@ -254,10 +256,10 @@ pub enum Op {
         key: Bytes,
         /// Its value.
         value: Bytes,
-        /// The lease it dies with.
+        /// The lease of the key.
         lease: LeaseChoice,
     },
-    /// Delete keys. Deleting what does not exist is no change.
+    /// Delete keys. Deleting a key that does not exist is no change.
     Delete(Selection),
     /// Read keys.
     Get(Get),
@@ -269,7 +271,7 @@ impl Op {
         Op::Put { key: key.into(), value: value.into(), lease: LeaseChoice::Detach }
     }
 
-    /// Put a key that dies with a lease.
+    /// Put a key under a lease.
     pub fn put_leased(key: impl Into<Bytes>, value: impl Into<Bytes>, lease: LeaseId) -> Op {
         Op::Put { key: key.into(), value: value.into(), lease: LeaseChoice::Attach(lease) }
     }
@@ -293,7 +295,7 @@ impl Op {
         }
     }
 
-    /// The bytes of this operation on the wire, near enough; what a chunker adds up.
+    /// The approximate size of this operation on the wire, for splitting lists.
     pub fn size(&self) -> usize {
         let content = match self {
             Op::Put { key, value, .. } => key.len() + value.len(),
@@ -315,8 +317,9 @@ impl std::fmt::Debug for Op {
     }
 }
 
-/// Tags, lengths and numbers around each operation on the wire: an upper bound for etcd's encoding, so that what
-/// passes here passes there. Doubling it would refuse requests that etcd takes.
+/// Tags, lengths and numbers around each operation on the wire: an upper bound for etcd's encoding,
+/// so that a request accepted here is accepted there. Doubled, it would refuse requests that etcd
+/// takes.
 const OP_BYTES: usize = 32;
 
 fn selection_size(select: &Selection) -> usize {
@@ -328,28 +331,28 @@ fn selection_size(select: &Selection) -> usize {
         }
 }
 
-/// The answer to a [`Txn`].
+/// The reply to a [`Txn`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TxnReply {
-    /// Whether all conditions held, so that `then` was done and not `otherwise`.
+    /// Whether all conditions held, so that `then` was applied and not `otherwise`.
     pub succeeded: bool,
     /// The store's revision after the transaction.
     pub revision: Revision,
-    /// One for each operation of the branch that was done.
+    /// One for each operation of the applied branch.
     pub results: Vec<OpReply>,
 }
 
-/// The answer to an [`Op`].
+/// The result of an [`Op`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpReply {
-    /// It was put.
+    /// The key was put.
     Put,
-    /// They were deleted.
+    /// The keys were deleted.
     Delete {
-        /// How many existed.
+        /// The number of keys that existed.
         count: u64,
     },
-    /// They were read.
+    /// The keys were read.
     Get(Page),
 }
 

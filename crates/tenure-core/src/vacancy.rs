@@ -1,8 +1,10 @@
-//! How long an election had no leader, as far as an observer can know: bounds and a reason, never a guess.
+//! How long an election had no leader, as far as an observer can know: bounds and a reason, never a
+//! guess.
 //!
-//! An observer sees keys, not processes. The key of a leader that was killed stays until its lease expires, and the next key in the
-//! queue may belong to a process that is dead too. So the observer also reads the lease of the first key from time to time: a lease
-//! that had time left when its key went was not expired by the store, and a lease that is renewed has a living process behind it.
+//! An observer sees keys, not processes. The key of a leader that was killed stays until its lease
+//! expires, and the next key in the queue may belong to a process that is dead too. So the observer
+//! also reads the lease of the first key from time to time: a lease that had time left when its key
+//! went was not expired by the store, and a lease that is renewed has a living process behind it.
 //!
 //! ```text
 //!   last renewal ───── the next one was due ─────────── key gone ──── next leader confirmed
@@ -11,12 +13,12 @@
 //!        │◄────────────────────────────── max ───────────────────────────────►│
 //! ```
 //!
-//! **Invariant**: a candidate that waited in the queue is shown as leader only after it marked its key, or renewed its lease while its
-//! key was the first.
+//! **Invariant**: a candidate that waited in the queue is shown as leader only after it marked its
+//! key, or renewed its lease while its key was the first.
 //!
-//! **Invariant**: `min` and `max` contain the time without a leader, if the leader resigned or was killed. A leader that was alive and
-//! cut off from the store could rely on its term until the margin before its lease ended: then [`Gap::min_if_cut_off`] is the lower
-//! bound.
+//! **Invariant**: `min` and `max` contain the time without a leader, if the leader resigned or was
+//! killed. A leader that was alive and cut off from the store could rely on its term until the
+//! margin before its lease ended: then [`Gap::min_if_cut_off`] is the lower bound.
 
 use std::time::Duration;
 
@@ -24,8 +26,8 @@ use crate::keepalive::Timing;
 use crate::revision::Token;
 use crate::time::Moment;
 
-/// How often a lease is read, as a part of its TTL: half of this and a resignation is taken for an expiry where a store counts
-/// leases in whole seconds; double is twice the requests for nothing.
+/// How often a lease is read, as a part of its TTL. Halved, a resignation is taken for an expiry on
+/// a store that counts leases in whole seconds; doubled, it costs twice the requests for nothing.
 const READS_PER_TTL: u32 = 8;
 
 /// The shortest time between two reads of a lease.
@@ -34,7 +36,8 @@ const READ_EVERY_MIN: Duration = Duration::from_millis(250);
 /// The longest time between two reads of a lease, and the time until the next one after a failure.
 const READ_EVERY_MAX: Duration = Duration::from_secs(5);
 
-/// How long a first candidate may stay unconfirmed before "no leader" is shown. A living one confirms within two round trips.
+/// How long a first candidate may stay unconfirmed before "no leader" is shown. A live one confirms
+/// within two round trips.
 const UNCONFIRMED_MAX: Duration = Duration::from_secs(1);
 
 /// The first key of the queue.
@@ -51,16 +54,17 @@ pub struct Front {
 /// How a term ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TermEnd {
-    /// The key went although its lease had time left: the leader resigned or handed over, or an operator removed it.
+    /// The key was deleted although its lease had time left: the leader resigned or handed over, or
+    /// an operator removed it.
     Resigned,
-    /// The lease ran out: the leader was killed, stopped or cut off.
+    /// The lease expired: the leader was killed, stopped or cut off.
     Lapsed,
-    /// The observer was blind, or did not know the lease.
+    /// The observer was disconnected, or did not know the lease.
     Unseen,
 }
 
 impl TermEnd {
-    /// As it is shown.
+    /// The stable name for output.
     pub const fn as_str(self) -> &'static str {
         match self {
             TermEnd::Resigned => "resigned",
@@ -79,20 +83,21 @@ pub struct Gap {
     pub min: Duration,
     /// At most this long; none if that is not known.
     pub max: Option<Duration>,
-    /// The lower bound if the former leader was not dead but cut off from the store. Below `min` for a lapsed term only.
+    /// The lower bound if the former leader was not dead but cut off from the store. Below `min`
+    /// for a lapsed term only.
     pub min_if_cut_off: Duration,
-    /// How much of it the observer was without a connection and saw nothing.
+    /// How long the observer was disconnected during the gap.
     pub blind: Duration,
 }
 
-/// What to show now.
+/// What an observer shows now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeaderView {
     /// The first candidate leads, after this gap if one was seen.
     Leader(Option<Gap>),
     /// There is no leader.
-    Nobody,
-    /// The former leader is gone and the next one is not confirmed yet.
+    Leaderless,
+    /// The former leader's key is deleted and the next one is not confirmed yet.
     Unsettled,
 }
 
@@ -102,7 +107,8 @@ struct Tracked {
     token: Token,
     /// When it became the first: between these.
     first: (Moment, Moment),
-    /// Its lease's TTL and the earliest instant at which the lease could expire, from the newest read.
+    /// Its lease's TTL and the earliest instant at which the lease could expire, from the newest
+    /// read.
     lease: Option<(Duration, Moment)>,
     read_at: Option<Moment>,
 }
@@ -115,12 +121,12 @@ struct Ended {
     earliest: Option<Moment>,
     latest: Moment,
     latest_if_cut_off: Moment,
-    /// When the key was seen to be gone.
+    /// When the delete of the key was observed.
     seen_at: Moment,
     blind: Duration,
 }
 
-/// The machine. See the module.
+/// The machine; see the module.
 #[derive(Clone, Debug, Default)]
 pub struct Vacancy {
     front: Option<Front>,
@@ -133,7 +139,8 @@ pub struct Vacancy {
 }
 
 impl Vacancy {
-    /// The connection to the store broke, or has not begun: nothing is seen until the queue is read again.
+    /// Handles a broken connection to the store, or the start: nothing is observed until the queue
+    /// is read.
     pub fn handle_break(&mut self, now: Moment) {
         self.blind_since.get_or_insert(now);
     }
@@ -143,7 +150,7 @@ impl Vacancy {
         self.blind_since.is_some()
     }
 
-    /// The queue was read completely.
+    /// Handles a complete read of the queue.
     pub fn handle_front(&mut self, now: Moment, front: Option<Front>) -> LeaderView {
         let since = self.blind_since.take().unwrap_or(now);
         self.front = front;
@@ -158,7 +165,7 @@ impl Vacancy {
             self.next = token.map(|token| Tracked { token, first: (since, now), lease: None, read_at: None });
         }
         if self.leader.is_none() && self.next.is_none() && self.ended.is_none() {
-            // The first look finds no leader: since when is not known.
+            // The first read finds no leader: it is unknown since when.
             self.ended = Some(Ended {
                 end: TermEnd::Unseen,
                 earliest: None,
@@ -171,7 +178,8 @@ impl Vacancy {
         self.shown(now)
     }
 
-    /// The lease of a key was read: its TTL, and how much of it was left. None if the store knows no such lease, or did not answer.
+    /// Handles the reply to a read of a lease: its TTL and the remaining time. None if the store
+    /// has no such lease, or did not reply.
     pub fn handle_lease(
         &mut self,
         token: Token,
@@ -183,7 +191,8 @@ impl Vacancy {
         if let Some(tracked) = tracked.into_iter().flatten().find(|tracked| tracked.token == token) {
             tracked.read_at = Some(now);
             if let Some((ttl, remaining)) = lease {
-                // The store measured the rest after the request was sent, so the lease cannot end before this.
+                // The store measured the remaining time after the request was sent, so the lease
+                // cannot end before this.
                 let until = tracked.lease.map_or(Moment::ORIGIN, |(_, until)| until).max(sent_at + remaining);
                 tracked.lease = Some((ttl, until));
             }
@@ -191,12 +200,12 @@ impl Vacancy {
         self.shown(now)
     }
 
-    /// What to show; call again at [`Vacancy::nobody_at`].
+    /// What to show. Call again at [`Vacancy::leaderless_at`].
     pub fn shown(&mut self, now: Moment) -> LeaderView {
         if self.leader.is_some() {
             return LeaderView::Leader(self.gap);
         }
-        let Some((next, front)) = self.next.zip(self.front) else { return LeaderView::Nobody };
+        let Some((next, front)) = self.next.zip(self.front) else { return LeaderView::Leaderless };
         let is_renewed = next.lease.is_some_and(|(ttl, until)| until - ttl > next.first.1);
         let is_first_leader = self.ended.is_none();
         if front.leads || !front.waited || is_renewed || is_first_leader {
@@ -204,13 +213,13 @@ impl Vacancy {
             self.leader = self.next.take();
             return LeaderView::Leader(self.gap);
         }
-        match self.nobody_at() {
+        match self.leaderless_at() {
             Some(at) if at > now => LeaderView::Unsettled,
-            _ => LeaderView::Nobody,
+            _ => LeaderView::Leaderless,
         }
     }
 
-    /// The key whose lease has to be read, and when.
+    /// The next lease to read, and when.
     pub fn read_at(&self) -> Option<(Token, Moment)> {
         let tracked = self.leader.or(self.next)?;
         let at = tracked.read_at.map_or(Moment::ORIGIN, |at| {
@@ -220,8 +229,8 @@ impl Vacancy {
         Some((tracked.token, at))
     }
 
-    /// When something else may be shown although nothing was read.
-    pub fn nobody_at(&self) -> Option<Moment> {
+    /// When the view changes without another read.
+    pub fn leaderless_at(&self) -> Option<Moment> {
         self.ended.filter(|_| self.next.is_some()).map(|ended| ended.seen_at + UNCONFIRMED_MAX)
     }
 
@@ -232,7 +241,7 @@ impl Vacancy {
 }
 
 impl Ended {
-    /// The gap until a leader that began between these.
+    /// The gap before a leader that began between these instants.
     fn until(&self, began: Moment, confirmed: Moment) -> Gap {
         Gap {
             end: self.end,
@@ -244,7 +253,8 @@ impl Ended {
     }
 }
 
-/// How and when the term of a leader ended whose key went between two instants.
+/// Decides how and when a leader's term ended, from the two instants between which its key was
+/// deleted.
 fn end_of(leader: &Tracked, since: Moment, now: Moment) -> Ended {
     let ended = |end, earliest, latest, latest_if_cut_off| Ended {
         end,
@@ -256,10 +266,12 @@ fn end_of(leader: &Tracked, since: Moment, now: Moment) -> Ended {
     };
     match leader.lease {
         Some((_, until)) if now < until => ended(TermEnd::Resigned, Some(since), now, now),
-        // It was seen to be there after its lease could have ended, so it was renewed since the last read; and the observer was blind.
+        // The key was seen after its lease could have expired, so the lease was renewed since the
+        // last read, and the observer was disconnected.
         Some((ttl, until)) if since < now => ended(TermEnd::Unseen, Some((until - ttl).min(since)), now, now),
         Some((ttl, until)) => {
-            // It ended at `now`, a TTL after its last renewal. The next renewal was due a third of the TTL after that one.
+            // The lease expired at `now`, a TTL after its last renewal. The next renewal was due a
+            // third of the TTL after that.
             let (last_at_earliest, last_at_latest) = (until - ttl, now - ttl);
             let stopped = (last_at_latest + ttl / 3).max(last_at_earliest);
             ended(TermEnd::Lapsed, Some(last_at_earliest), stopped, now - Timing::margin_of(ttl))
@@ -287,7 +299,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// A leader with token 1 whose lease was read at 1,000 with this much left.
+    /// A leader with token 1. Its lease was read at 1,000 with this much left.
     fn led(remaining_ms: u64) -> Vacancy {
         let mut vacancy = Vacancy::default();
         assert_eq!(vacancy.handle_front(at(0), front(1, false, false)), LeaderView::Leader(None));
@@ -322,10 +334,10 @@ mod tests {
     fn unconfirmed_candidate_is_never_shown() {
         let mut vacancy = led(5_000);
         assert_eq!(vacancy.handle_front(at(6_000), front(2, true, false)), LeaderView::Unsettled);
-        assert_eq!(vacancy.shown(at(7_000)), LeaderView::Nobody);
-        // Its lease was renewed before it was the first: it may be dead too.
+        assert_eq!(vacancy.shown(at(7_000)), LeaderView::Leaderless);
+        // Its lease was renewed before it was the first: its process may be gone too.
         let dead = vacancy.handle_lease(Token(Revision(2)), at(7_000), at(7_000), Some((TTL, ms(2_000))));
-        assert_eq!(dead, LeaderView::Nobody);
+        assert_eq!(dead, LeaderView::Leaderless);
         let gap = gap(vacancy.handle_front(at(9_000), front(3, true, true)));
         assert_eq!((gap.end, gap.max), (TermEnd::Lapsed, Some(ms(8_000))));
         assert_eq!(gap.min.as_millis(), 6_333, "the one between did not lead");
@@ -351,7 +363,7 @@ mod tests {
     #[test]
     fn blind_time_inside_a_gap_widens_its_bounds() {
         let mut vacancy = led(5_000);
-        assert_eq!(vacancy.handle_front(at(2_000), None), LeaderView::Nobody);
+        assert_eq!(vacancy.handle_front(at(2_000), None), LeaderView::Leaderless);
         vacancy.handle_break(at(3_000));
         let gap = gap(vacancy.handle_front(at(9_000), front(7, false, false)));
         assert_eq!((gap.end, gap.min, gap.max), (TermEnd::Resigned, ms(1_000), Some(ms(7_000))));
@@ -359,9 +371,9 @@ mod tests {
     }
 
     #[test]
-    fn first_look_at_an_empty_queue_has_no_upper_bound() {
+    fn initial_gap_has_no_upper_bound() {
         let mut vacancy = Vacancy::default();
-        assert_eq!(vacancy.handle_front(at(0), None), LeaderView::Nobody);
+        assert_eq!(vacancy.handle_front(at(0), None), LeaderView::Leaderless);
         let gap = gap(vacancy.handle_front(at(700), front(1, false, false)));
         assert_eq!((gap.end, gap.min, gap.max), (TermEnd::Unseen, ms(700), None));
     }

@@ -1,4 +1,4 @@
-//! One request, its tries, and one honest outcome.
+//! One request, its attempts, and one true outcome.
 //!
 //! Reads are repeated until the deadline. When a member stays silent, the read is hedged: a second
 //! member receives it too, and the first reply wins. A paused member therefore costs one read half
@@ -6,8 +6,8 @@
 //! The health probe requests its status, and only when that stays unanswered as well do all calls
 //! abandon the member.
 //!
-//! Writes are sent again only when it is certain that nothing was applied; everything else that is not an
-//! answer is [`Error::Ambiguous`].
+//! Writes are sent again only when it is certain that nothing was applied. Every other failure that
+//! is not a reply of the server is [`Error::Ambiguous`].
 
 use std::future::Future;
 use std::pin::pin;
@@ -34,7 +34,7 @@ const SIGN_INS_MAX: u32 = 2;
 /// First pause after a member reported that it cannot serve; doubles up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 
-/// An election takes about a second: asking more often than this only adds load to it.
+/// An election takes about a second: more frequent attempts only add load to it.
 const PAUSE_MAX: Duration = Duration::from_millis(400);
 
 /// Attempts of one read that may be in flight together. With three members this covers an election
@@ -42,12 +42,12 @@ const PAUSE_MAX: Duration = Duration::from_millis(400);
 /// trouble.
 const HEDGES_MAX: usize = 6;
 
-/// What kind of request it is, which decides about tries and about what its answer proves.
+/// The kind of a request, which decides how it is retried and what its reply proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
-    /// Changes nothing, and its answer is at least as new as everything seen before.
+    /// Changes nothing; its reply is at least as new as everything seen before.
     Read,
-    /// Changes nothing; its answer comes from one member that may lag.
+    /// Changes nothing; its reply comes from one member that may lag.
     LocalRead,
     /// May change something.
     Write,
@@ -62,7 +62,7 @@ pub(crate) struct Call<Q> {
     pub(crate) size: RequestSize,
 }
 
-/// The end of one try.
+/// The end of one attempt.
 enum CallAttempt<R> {
     Done(R),
     /// Certainly without effect: the call may go on elsewhere.
@@ -72,9 +72,10 @@ enum CallAttempt<R> {
 }
 
 impl Endpoints {
-    /// Makes the call, with the tries its kind allows, within the deadline.
+    /// Makes the call, with the attempts its kind allows, within the deadline.
     ///
-    /// The message is written here, once for all tries, and outside of the future: that is copied when it is boxed.
+    /// The message is encoded here, once for all attempts, and outside of the future, which is
+    /// copied when it is boxed.
     pub(crate) fn call<Q, R>(
         self: &Arc<Self>,
         call: Call<Q>,
@@ -218,7 +219,7 @@ impl Endpoints {
         }
     }
 
-    /// An answer is an answer only if it comes from the store we know.
+    /// A reply counts only if it comes from the known cluster.
     fn accept<R: Headed>(
         &self,
         kind: CallKind,
@@ -332,7 +333,7 @@ impl RetryBudget {
         self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
     }
 
-    /// Waits before the next try; an error when the deadline comes first.
+    /// Waits before the next attempt; an error when the deadline comes first.
     async fn pause(&self, until: Instant) -> Result<(), ()> {
         let at = Instant::now() + self.pause;
         if at >= until {

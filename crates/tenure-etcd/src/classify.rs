@@ -17,7 +17,7 @@ pub(crate) const NO_GRPC: &str = "the server does not speak gRPC, is that an etc
 /// What a failed call means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// The server decided. It is healthy and asking another member gives the same.
+    /// The server decided. It is healthy, and another member would reply the same.
     Answer(Error),
     /// The token is missing, expired or outdated. Nothing happened: sign in again.
     Stale(String),
@@ -25,7 +25,7 @@ pub(crate) enum Class {
     Unsent(String),
     /// The member reports that it did nothing because it cannot serve now: another may.
     Refused(String),
-    /// The answer exists but is larger than we take. A write was applied.
+    /// The reply exists but is larger than the client takes. A write was applied.
     Overlong(String),
     /// The request may have been applied.
     Lost(String),
@@ -112,7 +112,7 @@ fn by_text(code: Code, text: &str, size: RequestSize) -> Class {
              remove the user, or enable authentication",
         )
     } else if says("etcdserver: permission denied") {
-        // Which one is known only where the request is.
+        // The keys and the access are known only where the request is.
         let access = crate::error::RequiredAccess::ReadWrite;
         answer(Error::Denied(Denied::Permission { user: None, access, ranges: Vec::new() }))
     } else if says("etcdserver: no leader") || says("rpc not supported for learner") {
@@ -120,7 +120,7 @@ fn by_text(code: Code, text: &str, size: RequestSize) -> Class {
     } else if text.starts_with("etcdserver: ")
         && matches!(code, Code::InvalidArgument | Code::FailedPrecondition | Code::NotFound)
     {
-        // etcd gives these codes to mistakes it finds before it proposes anything.
+        // etcd uses these codes for invalid requests, which it finds before it proposes anything.
         invalid(Invalid::Other(text.to_owned()))
     } else if code == Code::Unimplemented && says("mapped from HTTP status code") {
         // No gRPC server answers like this: it has no such page. So it did nothing.

@@ -71,7 +71,7 @@ impl Client {
         })
     }
 
-    /// The cluster's id, once a member answered. It stays the same for the life of the client.
+    /// The cluster's id, once a member replied. It stays the same for the life of the client.
     #[must_use]
     pub fn cluster_id(&self) -> Option<u64> {
         self.endpoints().identity.cluster()
@@ -84,7 +84,7 @@ impl Client {
         Some((version, known_defects(version).len()))
     }
 
-    /// Waits until a member that could not be reached answers again.
+    /// Waits until a member that could not be reached replies again.
     ///
     /// # Cancellation
     ///

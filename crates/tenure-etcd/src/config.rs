@@ -23,9 +23,11 @@ pub struct Config {
     pub deadline: Duration,
     /// How long one attempt to connect may take, TLS included.
     pub connect_timeout: Duration,
-    /// A watch stream silent for so long is asked to speak.
+    /// A watch stream that is silent for this long is sent a request that a live server answers at
+    /// once.
     pub watch_ask_after: Duration,
-    /// A watch stream that was asked and stays silent for so long is left for another member.
+    /// A watch stream that stays silent for this long after that request is abandoned for another
+    /// member.
     pub watch_answer_within: Duration,
     /// The server's `--max-request-bytes`: larger requests are refused here, with both numbers.
     pub request_bytes_max: usize,
@@ -49,11 +51,12 @@ pub enum DefectLog {
 /// doubled, a read that meets a paused member and then an election is slower than two seconds.
 const PER_TRY: Duration = Duration::from_secs(1);
 
-/// Five seconds: longer than an election with default timers, shorter than the patience of a default lease.
+/// Five seconds: longer than an election with default timers, shorter than the TTL of a default
+/// lease.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// A member that vanished is left within twice this. Halved, a pause of the server's garbage collector or disk
-/// moves every watch; doubled, a lock is handed over ten seconds late.
+/// A member that vanished is abandoned within twice this. Halved, a pause of the server's garbage
+/// collector or disk moves every watch; doubled, a lock is handed over ten seconds late.
 const WATCH_PATIENCE: Duration = Duration::from_millis(2_500);
 
 /// etcd's default for `--max-request-bytes`.
@@ -91,7 +94,7 @@ impl Config {
         self
     }
 
-    /// Speaks TLS.
+    /// Uses TLS.
     #[must_use]
     pub fn with_tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -152,7 +155,7 @@ impl std::fmt::Debug for Config {
 pub struct Tls {
     /// Authorities in PEM; the machine's own trust store when none is given.
     pub ca_pem: Option<Vec<u8>>,
-    /// Our certificate and its key.
+    /// The client's certificate and its key.
     pub identity: Option<ClientCertificate>,
     /// The name the server's certificate must carry, when it differs from the address.
     pub server_name: Option<String>,

@@ -16,8 +16,8 @@ use crate::endpoint_selector::EndpointId;
 use crate::error::Error;
 use crate::http2::Http2Channel;
 
-/// Answers up to this size are taken. 3,000 deletes with their old values are 6 MB in one message, which
-/// the default of 4 MiB would refuse again on every resume.
+/// Replies up to this size are accepted. 3,000 deletes with their old values are 6 MB in one
+/// message, which the default of 4 MiB would refuse again on every resume.
 pub(crate) const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A channel and the token that goes with it.
@@ -30,11 +30,11 @@ pub(crate) struct Connection {
     pub(crate) generation: u64,
     pub(crate) channel: Http2Channel,
     pub(crate) token: Option<AuthToken>,
-    /// ClientShared, because cloning the token itself takes a lock for every request.
+    /// Shared, because cloning the token itself takes a lock for every request.
     pub(crate) closed: Arc<CancellationToken>,
 }
 
-/// What the server gave us for name and password.
+/// The token that the server issued for name and password.
 #[derive(Clone)]
 pub(crate) struct AuthToken {
     /// Counts the tokens of this client, so that a late refusal of an old token cannot discard a
@@ -49,12 +49,12 @@ pub(crate) struct AuthToken {
 pub(crate) enum RequireLeader {
     /// Refuse at once, and end the stream when the leader is lost.
     Yes,
-    /// Wait and see.
+    /// Wait until there is a leader.
     No,
 }
 
 impl Connection {
-    /// Wraps a message with the token and, if wanted, the demand for a leader.
+    /// Wraps a message with the token and, if required, the demand for a leader.
     pub(crate) fn request<T>(&self, message: T, leader: RequireLeader) -> Result<tonic::Request<T>, Error> {
         if self.closed.is_cancelled() {
             return Err(Error::Closed);
@@ -75,7 +75,7 @@ impl Connection {
             .max_decoding_message_size(REPLY_BYTES_MAX)
     }
 
-    /// Sends one request and waits for its answer, without any timer.
+    /// Sends one request and waits for its reply, without any timer.
     pub(crate) async fn unary<Q, R>(
         &self,
         path: &'static str,
@@ -90,7 +90,7 @@ impl Connection {
         grpc.unary(request, path, ProstCodec::<Q, R>::default()).await.map(tonic::Response::into_inner)
     }
 
-    /// The same for a request that is written already.
+    /// The same for a request that is encoded already.
     pub(crate) async fn unary_written<R>(
         &self,
         path: &'static str,
@@ -105,7 +105,7 @@ impl Connection {
     }
 }
 
-/// Sends messages that are written already, and reads answers.
+/// Sends messages that are encoded already, and decodes replies.
 struct EncodedCodec<R>(PhantomData<R>);
 
 impl<R: prost::Message + Default + 'static> Codec for EncodedCodec<R> {
@@ -123,7 +123,7 @@ impl<R: prost::Message + Default + 'static> Codec for EncodedCodec<R> {
     }
 }
 
-/// Writes what is written already.
+/// Passes bytes through unchanged.
 struct RawEncoder;
 
 impl Encoder for RawEncoder {

@@ -107,7 +107,7 @@ impl Dialer {
             .map_err(|error| DialError::BrokeOff(explain(&error)))
     }
 
-    /// Why a connection broke off before its first answer, as far as its handshake showed it.
+    /// Why a connection broke before its first reply, as far as its handshake showed it.
     pub(crate) fn refusal(&self, text: &str) -> Option<DialError> {
         self.trust.as_ref()?.refusal(text).map(DialError::Tls)
     }

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// One of the configured endpoints, by its place in the list.
+/// One of the configured endpoints, by its index in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct EndpointId(pub(crate) usize);
 
@@ -35,7 +35,7 @@ const CONNECTS_PER_WINDOW: usize = 4;
 /// A second, and a little for the time between the decision and the packet.
 const WINDOW: Duration = Duration::from_millis(1_050);
 
-/// The state of every endpoint, and the one we stay with.
+/// The state of every endpoint, and the selected one.
 #[derive(Debug)]
 pub(crate) struct EndpointSelector {
     members: Vec<EndpointHealth>,
@@ -54,7 +54,7 @@ enum EndpointHealth {
     Quarantined {
         until: Duration,
         probe_at: Duration,
-        /// Failures in a row, without an answer between them.
+        /// Failures in a row, without a reply between them.
         failures: u32,
         /// A probe was answered since.
         answered: bool,
@@ -87,12 +87,12 @@ impl EndpointSelector {
         Some(EndpointId(found))
     }
 
-    /// Stay with this member from now on: it answered where the one before did not.
+    /// Selects this member from now on: it replied where the one before did not.
     pub(crate) fn prefer(&mut self, id: EndpointId) {
         self.sticky = id.0;
     }
 
-    /// The member served us.
+    /// The member replied.
     pub(crate) fn healthy(&mut self, id: EndpointId, now: Duration) {
         match self.members[id.0] {
             EndpointHealth::Good => {}
@@ -131,7 +131,7 @@ impl EndpointSelector {
         };
     }
 
-    /// What the watchman of this member has to do next.
+    /// What the health probe of this member has to do next.
     pub(crate) fn probe_action(&self, id: EndpointId) -> ProbeAction {
         match self.members[id.0] {
             EndpointHealth::Good => ProbeAction::Idle,
@@ -165,17 +165,17 @@ impl EndpointSelector {
     }
 }
 
-/// The watchman's next step for one member.
+/// The next step of a health probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeAction {
     /// Nothing, until something happens.
     Idle,
-    /// Ask the member whether it is alive, at this time.
+    /// Request the member's status at this time.
     Probe {
         /// When.
         at: Duration,
     },
-    /// It answers again: end its quarantine at this time.
+    /// The member replies again: end its quarantine at this time.
     Release {
         /// When.
         at: Duration,

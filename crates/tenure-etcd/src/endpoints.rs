@@ -1,4 +1,4 @@
-//! The members of one cluster as one thing that gives out connections.
+//! The members of one cluster, as one source of connections.
 //!
 //! `EndpointSelector` decides, this file acts. It opens connections, one at a time for each member
 //! however many callers wait, keeps them, and discards them when a user reports a failure. One
@@ -45,23 +45,24 @@ pub(crate) struct Endpoints {
     tasks: TaskTracker,
 }
 
-/// What is kept for one member.
+/// The connection and state of one member.
 struct Endpoint {
     dialer: Dialer,
     address: Arc<str>,
     state: Mutex<EndpointState>,
     /// Counts the connections; a stream sees when its own one was abandoned.
     generation: watch::Sender<u64>,
-    /// Wakes the watchman.
+    /// Wakes the health probe.
     wake: Notify,
 }
 
 #[derive(Default)]
 struct EndpointState {
     channel: Option<Http2Channel>,
-    /// The channel, signed in. ClientShared by all calls, because a copy costs each of them atomics and locks.
+    /// The channel, signed in. Shared by all calls, because a copy costs each of them atomics and
+    /// locks.
     ///
-    /// **Invariant**: its generation is the slot's; both change under this lock.
+    /// **Invariant**: its generation is the endpoint's; both change under this lock.
     connection: Option<Arc<Connection>>,
     /// Present while a task opens this connection or signs in on it.
     opening: Option<watch::Receiver<Option<ConnectResult>>>,
@@ -69,13 +70,13 @@ struct EndpointState {
     diagnosis: Diagnosis,
 }
 
-/// What is known of a connection that breaks before its first answer.
+/// What is known of a connection that breaks before its first reply.
 #[derive(Default)]
 enum Diagnosis {
-    /// Nothing: the first one that breaks is looked into.
+    /// Nothing: the first one that breaks is examined.
     #[default]
     Open,
-    /// The reason that was found. Looking again would cost connects.
+    /// The reason that was found. Examining it again would cost connects.
     Found(ConnectFailure),
     /// A connection was open before, so the address and the certificates are right.
     Needless,
@@ -84,9 +85,9 @@ enum Diagnosis {
 /// What the user of a connection saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionReport {
-    /// It answered.
+    /// The member replied.
     Healthy,
-    /// It did not answer, or not sensibly: quarantine, and a new channel when it is back.
+    /// The member did not reply, or not sensibly: quarantine, and a new channel when it is back.
     Failed(String),
     /// The connection was closed, which proves nothing about the member: reconnect without
     /// quarantine.
@@ -104,7 +105,7 @@ pub(crate) enum ConnectDeadline {
     UntilDeadline,
 }
 
-/// The members one call has turned to, also while they are still being connected.
+/// The members that one call has tried, also while they are still being connected.
 #[derive(Debug, Default)]
 pub(crate) struct Tried(Mutex<Vec<EndpointId>>);
 
@@ -121,7 +122,7 @@ impl Tried {
         Some(picked)
     }
 
-    /// It was not asked after all.
+    /// The member received no request after all.
     fn forget(&self, picked: Option<EndpointId>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|tried| Some(*tried) != picked);
     }
@@ -158,12 +159,12 @@ impl Endpoints {
         Ok(endpoints)
     }
 
-    /// A connected and signed-in connection to the member we stay with, or to the next that serves.
+    /// A connected and signed-in connection to the selected member, or to the next that serves.
     pub(crate) async fn connection(self: &Arc<Self>, deadline: Duration) -> Result<Arc<Connection>, Error> {
         self.acquire(Instant::now() + deadline, None, ConnectDeadline::UntilDeadline).await
     }
 
-    /// The same, also for a call with several tries that prefers members it has not asked yet.
+    /// The same, also for a call with several attempts that prefers members it has not tried yet.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         until: Instant,
@@ -212,7 +213,8 @@ impl Endpoints {
         }
     }
 
-    /// Takes note of what the user of a connection saw. Late reports about old connections do no harm.
+    /// Records what the user of a connection saw. Late reports about old connections have no
+    /// effect.
     pub(crate) fn report(&self, connection: &Connection, seen: ConnectionReport) {
         let id = connection.endpoint;
         match seen {
@@ -260,7 +262,7 @@ impl Endpoints {
     /// Returns when the connection was abandoned by any of its users.
     pub(crate) async fn abandoned(&self, connection: &Connection) {
         let mut generation = self.slots[connection.endpoint.0].generation.subscribe();
-        // The sender lives as long as `self`, so the wait cannot fail while we are borrowed.
+        // The sender lives as long as `self`, so the wait cannot fail while `self` is borrowed.
         let _ = generation.wait_for(|now| *now != connection.generation).await;
     }
 

@@ -11,29 +11,30 @@ use std::time::Duration;
 
 pub use access::{Denied, KeyRange, RequiredAccess, TlsFailure};
 
-/// Why a call did not give an answer.
+/// Why a call has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The request itself is wrong. Nothing happened; asking again gives the same.
+    /// The request itself is invalid. Nothing happened; repeating it has the same result.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The lease is unknown: it expired, was revoked, or never was. Nothing happened.
     #[error("the lease does not exist at the server: it expired, was revoked, or never was")]
     LeaseNotFound,
-    /// The chosen lease id is taken. After an ambiguous grant this is the good answer.
+    /// The chosen lease id is taken. After an ambiguous grant this means that the grant was
+    /// applied.
     #[error("a lease with this id exists already")]
     LeaseExists,
     /// A put that keeps the old value or lease found no key. Nothing happened.
     #[error("the key does not exist")]
     KeyNotFound,
-    /// The revision asked for is gone: list again.
+    /// The requested revision is compacted: list again.
     #[error("the revision asked for has been compacted away; read the current state instead")]
     Compacted {
         /// The revision up to which history is gone, where the server reports it.
         at: Option<i64>,
     },
-    /// The revision asked for has not happened yet.
+    /// The requested revision has not happened yet.
     #[error("the revision asked for lies in the future")]
     FutureRevision,
     /// The server dropped the request without applying it: try again after a pause.
@@ -59,13 +60,15 @@ pub enum Error {
     /// The request may or may not have been applied: read before you act.
     #[error("the answer was lost: the request may have been applied or not")]
     Ambiguous(#[source] Cause),
-    /// This is no longer the store we knew: every belief founded on it is void. Final for this client.
+    /// This is not the known store any more: everything derived from it is void. Final for this
+    /// client.
     #[error(transparent)]
     Replaced(#[from] ClusterReplaced),
-    /// The server reports damaged data, or answered what the protocol does not allow.
+    /// The server reports damaged data, or replied with what the protocol does not allow.
     #[error("the server's data or answer is damaged: {0}")]
     Corrupt(String),
-    /// The server refuses us: wrong password, missing permission, or a user where none is needed.
+    /// The server refuses access: wrong password, missing permission, or a user where none is
+    /// needed.
     #[error("the server refuses access: {0}")]
     Denied(Denied),
     /// The client was closed. The request never left.
@@ -74,7 +77,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the request may have been applied although no answer came.
+    /// Whether the request may have been applied although no reply came.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
         matches!(self, Self::Ambiguous(_))
@@ -113,13 +116,13 @@ pub enum Invalid {
         /// What the server takes.
         limit: usize,
     },
-    /// The answer is larger than we take: ask for fewer keys at a time.
+    /// The reply is larger than the client takes: read fewer keys at a time.
     #[error("the answer is too large, ask for fewer keys at a time: {0}")]
     AnswerTooLarge(String),
     /// The time to live is above the server's ceiling of 9,000,000,000 seconds.
     #[error("a time to live of {ttl:?} is above the server's limit of 9,000,000,000 s")]
     TtlTooLarge {
-        /// What was asked.
+        /// The TTL of the request.
         ttl: Duration,
     },
     /// The configuration cannot work.
@@ -128,34 +131,34 @@ pub enum Invalid {
     /// The server has no such call: it is too old, or no member of etcd.
     #[error("the server does not know this call: {0}")]
     UnknownCall(String),
-    /// Anything else the server called a mistake of the caller.
+    /// Any other request that the server calls invalid.
     #[error("the server refuses the request as malformed: {0}")]
     Other(String),
 }
 
-/// How we know that the store behind the addresses is not the one we knew.
+/// How the client knows that the store behind the addresses was replaced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterReplaced {
-    /// A member answered with another cluster id.
+    /// A member replied with another cluster id.
     #[error("the store was replaced: cluster {was:016x} became {now:016x}")]
     OtherCluster {
-        /// The cluster we knew.
+        /// The known cluster.
         was: u64,
-        /// The cluster that answered.
+        /// The cluster that replied.
         now: u64,
     },
-    /// A linearizable answer was older than one we had seen before: a backup was restored or data was lost.
+    /// A linearizable reply was older than one seen before: a backup was restored or data was lost.
     #[error("the store went back in time: revision {was} became {now}")]
     WentBack {
         /// The highest revision seen before the request was sent.
         was: i64,
-        /// The revision of the answer.
+        /// The revision of the reply.
         now: i64,
     },
 }
 
-/// What lay under an error, in words, with the endpoint where it happened.
+/// The cause of an error, as text, with the endpoint where it happened.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cause {
     endpoint: Option<String>,
@@ -165,7 +168,7 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// A cause without a place.
+    /// A cause without an endpoint.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self { endpoint: None, text: text.into(), is_refused: false }
     }

@@ -34,10 +34,12 @@ use tonic::codegen::Service;
 
 use pings::{Pings, ReadObserver};
 
-/// Bytes one answer may be ahead of its reader. Less would make a long listing wait for the network; etcd sends no faster for more.
+/// Bytes one reply may be ahead of its reader. Less would make a long listing wait for the network;
+/// etcd sends no faster for more.
 const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 
-/// The same for all answers of a connection together, so that one slow reader does not stop the others.
+/// The same for all replies of a connection together, so that one slow reader does not stop the
+/// others.
 const CONNECTION_WINDOW_BYTES: u32 = 5 * 1024 * 1024;
 
 /// How long an unused connection may take to close, and calls in flight to end when the client
@@ -56,7 +58,7 @@ struct Http2Connection {
     streams: SendRequest<Bytes>,
     /// Scheme and authority, as every request has to carry them.
     origin: http::Uri,
-    /// Requests that were sent and not yet answered in full.
+    /// Requests without a complete reply.
     in_flight: Arc<AtomicUsize>,
     /// Ends the task that drives the connection.
     _end: DropGuard,
@@ -75,7 +77,7 @@ pub(crate) struct Owner<'a> {
 }
 
 impl Http2Channel {
-    /// Begins to speak HTTP/2 on an open socket.
+    /// Begins HTTP/2 on an open socket.
     pub(crate) async fn open(
         socket: Box<dyn Socket>,
         origin: http::Uri,
@@ -149,7 +151,7 @@ impl Service<http::Request<Body>> for Http2Channel {
     }
 }
 
-/// A request on its way to its answer.
+/// A request until its reply begins.
 pub(crate) enum Sending {
     Unsent { request: Option<http::Request<Body>>, channel: Http2Channel },
     Sent { response: ResponseFuture, outgoing: Option<RequestBody>, in_flight: Option<InFlightGuard> },
@@ -181,7 +183,8 @@ impl Future for Sending {
     }
 }
 
-/// Hands the request to the connection. The body is asked first: a request that is whole leaves in one piece.
+/// Hands the request to the connection. The body is polled first: a complete request is sent in one
+/// piece.
 fn send(
     channel: &Http2Channel,
     request: http::Request<Body>,
@@ -224,7 +227,7 @@ fn send(
 pub(crate) struct RequestBody {
     stream: SendStream<Bytes>,
     body: Body,
-    /// Taken out of the body, and waiting for room.
+    /// Taken out of the body, and waiting for window.
     chunk: Option<Bytes>,
 }
 
@@ -237,7 +240,7 @@ impl RequestBody {
                 match ready!(poll_chunk(&mut self.body, context)) {
                     Ok(Some(chunk)) => self.chunk = Some(chunk),
                     Ok(None) => {
-                        // An error means that the stream is over already, which was the wish.
+                        // An error means that the stream is closed already, as intended.
                         let _ = self.stream.send_data(Bytes::new(), true);
                         return Poll::Ready(());
                     }
@@ -277,7 +280,7 @@ fn poll_chunk(body: &mut Body, context: &mut Context<'_>) -> Poll<Result<Option<
     Poll::Ready(Ok(frame.and_then(|frame| frame.into_data().ok())))
 }
 
-/// The bytes of an answer as they come in.
+/// The bytes of a reply as they arrive.
 pub(crate) struct ResponseBody {
     incoming: RecvStream,
     outgoing: Option<RequestBody>,
@@ -323,7 +326,7 @@ impl http_body::Body for ResponseBody {
     }
 }
 
-/// Counts one request for as long as it lives, and keeps the connection.
+/// Counts one request for as long as it lives, and keeps the connection open.
 pub(crate) struct InFlightGuard(Arc<Http2Connection>);
 
 impl InFlightGuard {
@@ -339,10 +342,10 @@ impl Drop for InFlightGuard {
     }
 }
 
-/// Why a request has no answer.
+/// Why a request has no reply.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Http2Error {
-    /// The connection did not take the request: not a byte of it left.
+    /// The connection did not take the request: no byte of it was sent.
     #[error("the connection took no more requests")]
     Unsent(#[source] h2::Error),
     /// A message could not be encoded, which no message of this crate should cause.

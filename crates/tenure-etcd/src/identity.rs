@@ -1,21 +1,25 @@
-//! Is it still the store we knew? Checked on every answer, for the cluster and for time.
+//! Whether this is still the known store. Checked on every reply, for the cluster id and for the
+//! revision.
 //!
-//! A store restored from a backup may keep its cluster id and hand out old revisions again as if they were
-//! new; fencing tokens would repeat. So the highest revision ever seen is remembered, and a linearizable
-//! answer below what was known *before its request was sent* proves that history was lost.
+//! A store restored from a backup may keep its cluster id and issue old revisions again as if they
+//! were new; fencing tokens would repeat. So the highest revision ever seen is remembered, and a
+//! linearizable reply below what was known *before its request was sent* proves that history was
+//! lost.
 //!
-//! Only linearizable answers prove it. A serializable read, a status or a watch header comes from one
-//! member, and members may lag, also behind themselves for a moment after a restart. Answers of requests in
-//! flight together may arrive in any order, which is why the mark is taken before sending.
+//! Only linearizable replies prove it. A serializable read, a status or a watch header comes from
+//! one member, and members may lag, also behind themselves for a moment after a restart. Replies to
+//! requests in flight together may arrive in any order, which is why the mark is taken before
+//! sending.
 //!
-//! **Invariant**: once replaced, always replaced. A new history that grows past the old one must not heal us.
+//! **Invariant**: once replaced, always replaced. A new history that grows past the old one must
+//! not reset this.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{ClusterReplaced, Error};
 use crate::message::header::ResponseHeader;
 
-/// The cluster we know and how far its history has gone.
+/// The known cluster and the newest revision of it that was seen.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterIdentity {
     known: Mutex<KnownCluster>,
@@ -23,9 +27,9 @@ pub(crate) struct ClusterIdentity {
 
 #[derive(Debug, Default)]
 struct KnownCluster {
-    /// Zero until the first answer.
+    /// Zero until the first reply.
     cluster: u64,
-    /// The highest revision any answer showed.
+    /// The highest revision in any reply.
     revision: i64,
     replaced: Option<ClusterReplaced>,
 }
@@ -35,7 +39,7 @@ struct KnownCluster {
 pub(crate) struct HistoryMark(i64);
 
 impl ClusterIdentity {
-    /// Taken before a request is sent; gives the error of a store that was replaced already.
+    /// Taken before a request is sent; returns the error of a store that was replaced already.
     pub(crate) fn mark(&self) -> Result<HistoryMark, Error> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match &known.replaced {
@@ -44,12 +48,12 @@ impl ClusterIdentity {
         }
     }
 
-    /// Checks an answer that may come from a lagging member: streams, status, serializable reads.
+    /// Checks a reply that may come from a lagging member: streams, status, serializable reads.
     pub(crate) fn observe(&self, header: &ResponseHeader) -> Result<(), Error> {
         self.check(header, None)
     }
 
-    /// Checks an answer that must be at least as new as everything known when its request was sent.
+    /// Checks a reply that must be at least as new as everything known when its request was sent.
     pub(crate) fn observe_linearizable(
         &self,
         header: &ResponseHeader,
@@ -58,7 +62,7 @@ impl ClusterIdentity {
         self.check(header, Some(sent))
     }
 
-    /// The cluster's id, once a member answered.
+    /// The cluster's id, once a member replied.
     pub(crate) fn cluster(&self) -> Option<u64> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         (known.cluster != 0).then_some(known.cluster)

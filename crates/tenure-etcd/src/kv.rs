@@ -1,7 +1,7 @@
 //! Keys and values: ranges, transactions, compaction.
 //!
-//! These are our own types, beside the wire messages and converted by moving, so that no type of the
-//! protocol library shows in a signature.
+//! The types of this crate's interface. They are converted from the protocol messages by moving, so
+//! that no type of the protocol library appears in a signature.
 
 mod debug;
 mod wire;
@@ -19,7 +19,7 @@ use crate::message::kv as message;
 pub struct KeyValue {
     /// The key.
     pub key: Bytes,
-    /// The value; empty in answers that were asked for keys only.
+    /// The value; empty in replies to requests for keys only.
     pub value: Bytes,
     /// The revision at which the key was last created.
     pub create_revision: i64,
@@ -27,7 +27,7 @@ pub struct KeyValue {
     pub mod_revision: i64,
     /// Changes since the creation, beginning with 1.
     pub version: i64,
-    /// The lease it hangs on; 0 for none.
+    /// The lease it is attached to; 0 for none.
     pub lease: i64,
 }
 
@@ -42,9 +42,9 @@ pub struct Range {
     pub limit: i64,
     /// As of this revision; 0 for now.
     pub revision: i64,
-    /// The order of the answer.
+    /// The order of the reply.
     pub order: RangeOrder,
-    /// Take any member's word, which may lag.
+    /// Accept the state of any one member, which may lag.
     pub serializable: bool,
     /// Leave the values out.
     pub keys_only: bool,
@@ -86,9 +86,9 @@ pub struct Put {
     pub key: Bytes,
     /// The value.
     pub value: Bytes,
-    /// The lease to hang on; 0 for none.
+    /// The lease to attach it to; 0 for none.
     pub lease: i64,
-    /// Keep the lease the key has. The key must exist.
+    /// Keep the key's current lease. The key must exist.
     pub keep_lease: bool,
     /// Whether the reply contains the pair as it was before.
     pub with_previous: bool,
@@ -175,14 +175,14 @@ pub enum OpReply {
     Range(RangeReply),
     /// It was written.
     Put {
-        /// What was there before, if it was asked for.
+        /// What was there before, if requested.
         previous: Option<KeyValue>,
     },
     /// It was removed.
     Delete {
         /// How many keys.
         deleted: i64,
-        /// What was there before, if it was asked for.
+        /// What was there before, if requested.
         previous: Vec<KeyValue>,
     },
     /// The inner transaction's outcome.
@@ -238,7 +238,7 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::Compacted`] and [`Error::FutureRevision`] for a revision that is not there,
-    /// [`Error::Unavailable`] when no member answered in time.
+    /// [`Error::Unavailable`] when no member replied in time.
     ///
     /// # Cancellation
     ///
@@ -256,11 +256,11 @@ impl Client {
 
     /// Runs a transaction: all of it or nothing, at one revision.
     ///
-    /// A transaction that only reads is asked again like a read; one that may write is sent once.
+    /// A transaction that only reads is repeated like a read; one that may write is sent once.
     ///
     /// # Errors
     ///
-    /// [`Error::Ambiguous`] when the answer was lost: the transaction may have been applied.
+    /// [`Error::Ambiguous`] when the reply was lost: the transaction may have been applied.
     ///
     /// # Cancellation
     ///
@@ -281,7 +281,7 @@ impl Client {
         TxnReply::try_from(answer)
     }
 
-    /// Writes one key and gives the revision of the write.
+    /// Writes one key and returns the revision of the write.
     ///
     /// # Errors
     ///
@@ -322,11 +322,12 @@ impl Client {
         Ok(DeleteReply { revision, deleted: answer.deleted })
     }
 
-    /// Forgets all history before this revision.
+    /// Compacts all history before this revision.
     ///
     /// # Errors
     ///
-    /// [`Error::Compacted`] when that is gone already, [`Error::FutureRevision`] when it has not happened.
+    /// [`Error::Compacted`] when that is compacted already, [`Error::FutureRevision`] when it has
+    /// not happened.
     ///
     /// # Cancellation
     ///

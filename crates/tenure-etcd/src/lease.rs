@@ -19,7 +19,8 @@ const TTL_SECONDS_MAX: u64 = 9_000_000_000;
 pub struct Grant {
     /// Its id.
     pub id: i64,
-    /// What was granted, which is what counts: the server raises what is below its floor.
+    /// The TTL that was granted, which is the one that counts: the server raises a TTL below its
+    /// minimum.
     pub ttl: Duration,
     /// [`boot_time`] before the request was sent: validity counts from here.
     pub asked_at: Duration,
@@ -28,23 +29,25 @@ pub struct Grant {
 /// A lease as the server sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseView {
-    /// What was granted.
+    /// The TTL that was granted.
     pub granted: Duration,
-    /// What is left.
+    /// The remaining time.
     pub remaining: Duration,
-    /// The keys that go with it.
+    /// The keys attached to it.
     pub keys: Vec<Bytes>,
 }
 
 impl Client {
-    /// Grants a lease of at least `ttl`, rounded up to seconds, under the id we choose (0: the server does).
+    /// Grants a lease of at least `ttl`, rounded up to seconds, under the given id (0: the server
+    /// chooses one).
     ///
-    /// With an id of our own an ambiguous grant is settled by asking again: [`Error::LeaseExists`] is a yes.
+    /// With an id of the client's choice an ambiguous grant is settled by repeating it:
+    /// [`Error::LeaseExists`] means that the first one was applied.
     ///
     /// # Errors
     ///
-    /// [`Error::LeaseExists`], [`Error::NoSpace`] (a full database grants nothing), [`Error::Ambiguous`],
-    /// [`Invalid::TtlTooLarge`].
+    /// [`Error::LeaseExists`], [`Error::NoSpace`] (a full database grants no lease),
+    /// [`Error::Ambiguous`], [`Invalid::TtlTooLarge`].
     ///
     /// # Cancellation
     ///
@@ -94,7 +97,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] when no member answered in time.
+    /// [`Error::Unavailable`] when no member replied in time.
     ///
     /// # Cancellation
     ///
@@ -125,7 +128,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] when no member answered in time.
+    /// [`Error::Unavailable`] when no member replied in time.
     ///
     /// # Cancellation
     ///

@@ -12,7 +12,7 @@ use crate::version::ServerVersion;
 pub struct Status {
     /// The cluster it belongs to.
     pub cluster_id: u64,
-    /// Itself.
+    /// The member itself.
     pub member_id: u64,
     /// The leader it knows, if any.
     pub leader: Option<u64>,
@@ -26,7 +26,7 @@ pub struct Status {
     pub db_bytes: i64,
     /// Bytes of it in use.
     pub db_bytes_in_use: i64,
-    /// What it complains about.
+    /// The errors that it reports.
     pub errors: Vec<String>,
     /// It follows without a vote and serves no linearizable reads.
     pub is_learner: bool,
@@ -47,7 +47,7 @@ pub struct ClusterMember {
     pub is_learner: bool,
 }
 
-/// Something the cluster refuses writes for.
+/// An alarm, during which the cluster refuses writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alarm {
     /// A member's database is full.
@@ -60,7 +60,7 @@ pub enum Alarm {
         /// Which.
         member: u64,
     },
-    /// One this client does not know.
+    /// An alarm that this client does not know.
     Other {
         /// Which member.
         member: u64,
@@ -70,11 +70,11 @@ pub enum Alarm {
 }
 
 impl Client {
-    /// Asks the member we stay with about itself.
+    /// Reads the status of the selected member.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] when no member answered in time.
+    /// [`Error::Unavailable`] when no member replied in time.
     ///
     /// # Cancellation
     ///
@@ -106,7 +106,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] when no member answered in time.
+    /// [`Error::Unavailable`] when no member replied in time.
     ///
     /// # Cancellation
     ///
@@ -115,11 +115,12 @@ impl Client {
         self.list_members(false).await
     }
 
-    /// Waits until the member we stay with has seen everything that happened before this call. Every user may do it; before 3.5 it waits for nothing.
+    /// Waits until the selected member has applied everything that happened before this call. Every
+    /// user may do it; before 3.5 it waits for nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] when no member answered in time.
+    /// [`Error::Unavailable`] when no member replied in time.
     ///
     /// # Cancellation
     ///
@@ -153,7 +154,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] when no member answered in time.
+    /// [`Error::Unavailable`] when no member replied in time.
     ///
     /// # Cancellation
     ///
@@ -172,11 +173,11 @@ impl Client {
         }
     }
 
-    /// The alarms that are on.
+    /// The active alarms.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] when no member answered in time.
+    /// [`Error::Unavailable`] when no member replied in time.
     ///
     /// # Cancellation
     ///

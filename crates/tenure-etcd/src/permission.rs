@@ -1,4 +1,5 @@
-//! Which permission a refused request needs. The server answers "permission denied" and nothing else, so the request itself is read again.
+//! Which permission a refused request needs. The server replies "permission denied" and nothing
+//! else, so it is derived from the request.
 //!
 //! This runs only after a refusal; requests that are served pay nothing for it.
 
@@ -10,7 +11,7 @@ use crate::message::kv::{DeleteRangeRequest, PutRequest, RangeRequest, RequestKi
 /// The permission that a call needs, for an error that names it.
 pub(crate) fn missing(path: &str, message: &[u8], user: Option<&str>) -> Denied {
     let mut needs = Needs::default();
-    // Our own encoding always decodes; without it the error names no key.
+    // Messages encoded by this crate always decode; without it the error names no key.
     match path {
         "/etcdserverpb.KV/Range" => {
             RangeRequest::decode(message).iter().for_each(|range| needs.range(range));

@@ -1,4 +1,5 @@
-//! What answers at an address where no connection came about: a server with TLS, one without, or no etcd at all.
+//! What answers at an address without a usable connection: a server with TLS, one without, or no
+//! etcd at all.
 //!
 //! A TLS server that reads plain text, and a plain server that reads a handshake, only close the
 //! connection. "Connection reset" does not lead a user to the scheme of the address, so the other
@@ -21,7 +22,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Enough to distinguish a settings frame from a line of text.
 const REPLY_BYTES: usize = 64;
 
-/// What a server answers to the beginning of HTTP/2 in the clear.
+/// What a server sends after the beginning of HTTP/2 without TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Plain {
     /// HTTP/2, as etcd does.
@@ -32,7 +33,7 @@ pub(crate) enum Plain {
     Silent,
 }
 
-/// Begins HTTP/2 in the clear and reads what comes back.
+/// Begins HTTP/2 without TLS and reads the first bytes of the reply.
 pub(crate) async fn plain(host: &str, port: u16, within: Duration) -> Plain {
     let asking = async {
         let mut socket = TcpStream::connect((host, port)).await?;

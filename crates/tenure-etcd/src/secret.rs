@@ -10,13 +10,13 @@ use std::fmt;
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Takes a text into custody.
+    /// Takes ownership of a text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into().into_bytes())
     }
 
-    /// The text itself, for the one place that has to send it.
+    /// The text itself, for the code that sends it.
     pub(crate) fn reveal(&self) -> &str {
         std::str::from_utf8(&self.0).expect("a secret is made from a string and never changed")
     }
@@ -30,7 +30,8 @@ impl fmt::Debug for Secret {
 
 impl Drop for Secret {
     fn drop(&mut self) {
-        // Without `unsafe` the compiler may see through this; `black_box` keeps the writes in practice.
+        // Without `unsafe` the compiler may remove these writes; `black_box` keeps them in
+        // practice.
         self.0.fill(0);
         std::hint::black_box(&self.0);
     }

@@ -1,4 +1,5 @@
-//! What the watch stream and the keep-alive stream share: how one is opened, and the way to the next one after it broke.
+//! What the watch stream and the keep-alive stream share: opening a stream, and reconnecting after
+//! it broke.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,20 +22,23 @@ use crate::error::{Cause, Error};
 
 /// Longest wait before the first new try: long enough to spread a thousand clients of one dead member.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
-/// Longest wait at all: doubled, a short lease would not survive a restart; halved, a dead cluster is asked in vain.
+/// Longest wait at all. Doubled, a short lease would not survive a restart; halved, a dead cluster
+/// gets useless attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// The answering side of a stream: it may still be opening.
+/// The receiving side of a stream, which may still be opening.
 pub(crate) enum Incoming<R> {
-    /// etcd sends its headers with its first answer, so this lasts until then.
+    /// etcd sends its headers with its first response, so this lasts until then.
     Opening(BoxFuture<'static, Result<Streaming<R>, Status>>),
     Open(Box<Streaming<R>>),
 }
 
 impl<R: prost::Message + Default + 'static> Incoming<R> {
-    /// Opens a stream for the requests that come out of `requests`, where the first must be waiting already.
+    /// Opens a stream for the requests of the channel `requests`, which must contain the first one
+    /// already.
     ///
-    /// A member without a leader ends it: silence would look like a store in which nothing happens.
+    /// The member must know a leader and ends the stream when it loses it: otherwise silence would
+    /// look like a store without changes.
     pub(crate) fn open<Q>(
         connection: &Connection,
         path: &'static str,
@@ -52,7 +56,7 @@ impl<R: prost::Message + Default + 'static> Incoming<R> {
         })))
     }
 
-    /// The next answer. Nothing is lost when this is dropped.
+    /// The next response. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<R, Status> {
         loop {
             match self {
@@ -116,7 +120,7 @@ pub(crate) fn is_fatal(error: &Error) -> bool {
     )
 }
 
-/// The way to the next connection: when it may be asked for, and the asking.
+/// The path to the next connection: when it may be requested, and the request in flight.
 #[derive(Default)]
 pub(crate) struct Reconnect {
     connecting: Option<BoxFuture<'static, Result<Arc<Connection>, Error>>>,
@@ -126,7 +130,8 @@ pub(crate) struct Reconnect {
 }
 
 impl Reconnect {
-    /// A connection is wanted: asks for one, unless there is a pause. Must not be called while one is asked for.
+    /// Requests a connection, unless there is a pause. Must not be called while a request is in
+    /// flight.
     pub(crate) fn begin(&mut self, endpoints: &Arc<Endpoints>) {
         if self.retry_at.is_some_and(|retry_at| retry_at > Instant::now()) {
             return;
@@ -137,7 +142,7 @@ impl Reconnect {
             Some(Box::pin(async move { endpoints.connection(endpoints.config.deadline).await }));
     }
 
-    /// Whether a connection was asked for and has not come.
+    /// Whether a connection was requested and has not come.
     pub(crate) fn is_connecting(&self) -> bool {
         self.connecting.is_some()
     }
@@ -147,24 +152,24 @@ impl Reconnect {
         self.retry_at
     }
 
-    /// The connection that was asked for; never, if none was. Nothing is lost when this is dropped.
+    /// The requested connection; never ready if none was requested. Cancel-safe.
     pub(crate) async fn connected(&mut self) -> Result<Arc<Connection>, Error> {
         let connected = maybe(self.connecting.as_mut()).await;
         self.connecting = None;
         connected
     }
 
-    /// The next one after a pause, and a longer one each time.
+    /// The next connection after a pause, and a longer one each time.
     pub(crate) fn pause(&mut self) {
         self.retry_at = Some(Instant::now() + self.pause.next());
     }
 
-    /// The next one without waiting any longer.
+    /// The next connection without waiting any longer.
     pub(crate) fn hurry(&mut self) {
         self.retry_at = None;
     }
 
-    /// The last stream lived: the next pause is a short one.
+    /// The last stream worked: the next pause is a short one.
     pub(crate) fn reset(&mut self) {
         self.pause.reset();
     }
@@ -191,7 +196,7 @@ impl Pause {
         longest.mul_f64(random_fraction())
     }
 
-    /// The last stream lived: begin anew.
+    /// The last stream worked: begin with the shortest pause.
     fn reset(&mut self) {
         self.failures = 0;
     }
@@ -204,7 +209,7 @@ fn random_fraction() -> f64 {
     f64::from(thrown) / f64::from(u16::MAX)
 }
 
-/// Waits for what may not be there.
+/// Awaits a future that may be absent; an absent one is never ready.
 pub(crate) async fn maybe<F: Future>(future: Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,
@@ -212,7 +217,7 @@ pub(crate) async fn maybe<F: Future>(future: Option<F>) -> F::Output {
     }
 }
 
-/// The requests as tonic wants them.
+/// The requests as tonic expects them.
 struct Requests<Q>(mpsc::Receiver<Q>);
 
 impl<Q> Stream for Requests<Q> {

@@ -1,4 +1,4 @@
-//! A timer that beats while calls are made, so that their own timers cost nothing.
+//! A timer that ticks while calls are made, so that their own timers cost nothing.
 //!
 //! Every call has a timer that nearly never fires. Where no other timer is due earlier, setting one
 //! makes the runtime wake the thread that waits for the next event, only to let it wait again. That
@@ -12,10 +12,11 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-/// Shorter than the shortest timer of a call, which is half of the time for one try. Ten times as often would show as idle load.
+/// Shorter than the shortest timer of a call, which is half of the time for one attempt. Ten times
+/// as often would show as idle load.
 const BEAT: Duration = Duration::from_millis(200);
 
-/// Counts calls and beats while there are some.
+/// Counts calls, and ticks while there are some.
 #[derive(Debug, Default)]
 pub(crate) struct TimerTick {
     calls: AtomicU64,
@@ -32,7 +33,7 @@ impl TimerTick {
         }
     }
 
-    /// Beats until the client closes.
+    /// Ticks until the client closes.
     pub(crate) async fn run(&self, stop: &CancellationToken) {
         loop {
             tokio::select! {

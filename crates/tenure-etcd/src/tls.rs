@@ -98,7 +98,7 @@ impl TlsConnect {
         Ok(Self { config: Arc::new(config), name, has_identity: tls.identity.is_some(), requested })
     }
 
-    /// The handshake. Its errors name what was wrong with a certificate.
+    /// Performs the handshake. Its errors name what was wrong with a certificate.
     pub(crate) async fn handshake(&self, socket: TcpStream) -> Result<TlsStream<TcpStream>, DialError> {
         let connecting = TlsConnector::from(Arc::clone(&self.config)).connect(self.name.clone(), socket);
         let socket = connecting.await.map_err(|error| self.failed(&error))?;
@@ -109,8 +109,8 @@ impl TlsConnect {
         }
     }
 
-    /// Why the server may have closed a connection right after the handshake: for this side the handshake is over before the server has
-    /// read the client's certificate.
+    /// Why the server may have closed a connection right after the handshake: the client's side
+    /// completes it before the server has read the client's certificate.
     pub(crate) fn refusal(&self, text: &str) -> Option<TlsFailure> {
         if !self.requested.load(Ordering::Relaxed) {
             return None;
@@ -122,7 +122,8 @@ impl TlsConnect {
         text.contains("alert").then(|| TlsFailure::ClientCertificateRefused(text.to_owned()))
     }
 
-    /// Repeats the handshake and reads, without writing: a request that meets a closed socket would destroy the alert that is on its way.
+    /// Repeats the handshake and reads, without writing: a request that meets a closed socket would
+    /// destroy an alert in flight.
     pub(crate) async fn listen_for_refusal(&self, socket: TcpStream) -> Option<TlsFailure> {
         if !(self.has_identity && self.requested.load(Ordering::Relaxed)) {
             return None;
@@ -173,7 +174,7 @@ impl TlsConnect {
     }
 }
 
-/// A time that a person compares with a calendar.
+/// A duration in the unit that a reader compares with a calendar.
 fn roughly(seconds: u64) -> String {
     match seconds {
         0..7_200 => format!("{} min", seconds / 60),
@@ -182,7 +183,7 @@ fn roughly(seconds: u64) -> String {
     }
 }
 
-/// Shows the one certificate, or none, and notes that a server requested one.
+/// Presents the configured certificate, or none, and records that a server requested one.
 #[derive(Debug)]
 struct CertificateResolver {
     identity: Option<Arc<CertifiedKey>>,

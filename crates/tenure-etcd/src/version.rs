@@ -1,4 +1,4 @@
-//! The server's version, and what is known to be wrong with old ones.
+//! The server's version, and the known defects of old ones.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct ServerVersion {
     /// First number.
     pub major: u32,
-    /// Second number: the line.
+    /// Second number: the release line.
     pub minor: u32,
     /// Third number.
     pub patch: u32,
@@ -25,7 +25,8 @@ impl ServerVersion {
         Some(Self { major, minor, patch: patch[..digits].parse().ok()? })
     }
 
-    /// Whether this version is older than the given fix of its own line; lines after the last have it.
+    /// Whether this version is older than the given fix of its own release line; lines after the
+    /// last have it.
     fn lacks(self, fixes: &[(u32, u32)]) -> bool {
         if self.major != 3 {
             return self.major < 3;
@@ -43,17 +44,17 @@ impl fmt::Display for ServerVersion {
     }
 }
 
-/// Something that is wrong with a server of this version.
+/// A known defect of a server of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defect {
     /// What goes wrong, for people.
     pub what: &'static str,
-    /// The versions that repair it, one for each line.
+    /// The versions that repair it, one for each release line.
     pub fixed_in: &'static str,
 }
 
 struct KnownDefect {
-    /// Line and patch that repair it.
+    /// Release line and patch that repair it.
     fixes: &'static [(u32, u32)],
     defect: Defect,
 }
@@ -114,7 +115,7 @@ const KNOWN: &[KnownDefect] = &[
     },
 ];
 
-/// What is known to be wrong with a server of this version; empty for a good one.
+/// The known defects of a server of this version; empty for a good one.
 #[must_use]
 pub fn known_defects(version: ServerVersion) -> Vec<Defect> {
     KNOWN.iter().filter(|known| version.lacks(known.fixes)).map(|known| known.defect).collect()

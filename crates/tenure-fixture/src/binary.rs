@@ -36,7 +36,7 @@ pub fn binary() -> PathBuf {
     path.to_owned()
 }
 
-/// The version that `etcd --version` reports, asked once per binary and process.
+/// The version that `etcd --version` reports, read once per binary and process.
 ///
 /// # Panics
 /// If the file cannot be run or does not answer like etcd.

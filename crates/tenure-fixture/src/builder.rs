@@ -1,4 +1,4 @@
-//! How an etcd for a test is asked for: members, timers, quota, tokens, TLS.
+//! The options of an etcd for a test: members, timers, quota, tokens, TLS.
 //!
 //! The defaults make the fastest etcd that still behaves like one; what a test asserts about time it
 //! should ask for by name.
@@ -39,7 +39,7 @@ pub enum Timers {
     Default,
 }
 
-/// Where the server's certificate lives, and whom it lets in.
+/// The server's certificate, and the authority of client certificates.
 #[derive(Clone, Debug)]
 pub struct Tls {
     /// The server's certificate chain, PEM.
@@ -50,7 +50,7 @@ pub struct Tls {
     pub client_ca: Option<PathBuf>,
 }
 
-/// Where a program lives: the loopback, or a network that somebody made.
+/// Where a program runs: on the loopback, or in a prepared network.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Its address.
@@ -64,26 +64,27 @@ impl Builder {
         Builder { members: 1, ..Builder::default() }
     }
 
-    /// How many members; 1 unless told.
+    /// How many members; 1 by default.
     pub fn members(mut self, members: usize) -> Builder {
         assert!(members > 0, "an etcd has at least one member");
         self.members = members;
         self
     }
 
-    /// Which timers; [`Timers::Fast`] unless told.
+    /// Which timers; [`Timers::Fast`] by default.
     pub fn timers(mut self, timers: Timers) -> Builder {
         self.timers = timers;
         self
     }
 
-    /// Members reach each other through wires that can be cut: see [`Etcd::cut_wire`]. Such a cluster cannot grow.
+    /// Members connect to each other through proxies that can be cut: see [`Etcd::cut_wire`]. Such
+    /// a cluster cannot grow.
     pub fn peer_wires(mut self) -> Builder {
         self.peer_wires = true;
         self
     }
 
-    /// Where each member lives, in their order; those that are not told live on the loopback.
+    /// Where each member runs, in their order; the others run on the loopback.
     pub fn hosts(mut self, hosts: Vec<Host>) -> Builder {
         self.hosts = hosts;
         self
@@ -156,7 +157,7 @@ impl Builder {
         if version < (3, 5, 0) {
             push("logger", "zap".to_owned());
         } else if !self.durable {
-            // A killed process keeps its page cache; only a power cut would tell the difference.
+            // A killed process keeps its page cache; only a power cut would show the difference.
             push("unsafe-no-fsync", "true".to_owned());
         }
         if let Some(bytes) = self.quota_backend_bytes {

@@ -1,4 +1,4 @@
-//! A running etcd of one or more members, gone with the value.
+//! A running etcd of one or more members, ended with the value.
 
 use std::fs::Permissions;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::peers::Peers;
 /// each of two parallel tests still fit. Docker's 64 MB do not.
 const MEMORY_DISK_BYTES_MIN: u64 = 2 << 30;
 
-/// How often a start is tried with other ports when a stranger took one in between.
+/// How often a start is tried with other ports when another program took one in between.
 const STARTS_MAX: usize = 5;
 
 /// For the cluster to accept a new member or to agree on a leader.
@@ -156,7 +156,7 @@ impl Etcd {
         addrs.join(",")
     }
 
-    /// What the binary says it is.
+    /// The version that the binary reports.
     pub fn version(&self) -> EtcdVersion {
         self.version
     }
@@ -182,7 +182,8 @@ impl Etcd {
         }
     }
 
-    /// From now on nothing that one member says comes to the other, until [`Etcd::mend_wires`]. The other direction is another wire.
+    /// From now on no message of one member reaches the other, until [`Etcd::mend_wires`]. The
+    /// other direction is separate.
     ///
     /// # Panics
     /// Unless it was started with [`Builder::peer_wires`].

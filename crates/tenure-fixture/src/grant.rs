@@ -32,7 +32,7 @@ pub(crate) fn bcrypt_cost() -> Option<u32> {
     std::env::var_os(VARIABLE).map(|_| 4)
 }
 
-/// Enables authentication if the variable asks for it.
+/// Enables authentication if the variable requires it.
 ///
 /// # Panics
 /// If the member refuses a step.

@@ -1,13 +1,14 @@
-//! One HTTP request on one connection, by hand: enough for `/health`, `/metrics` and etcd's JSON gateway.
+//! A minimal HTTP client, one request on one connection: enough for `/health`, `/metrics` and
+//! etcd's JSON gateway.
 //!
-//! HTTP/1.0 on purpose: the server closes after the answer and never sends chunks, so the body is
+//! HTTP/1.0 on purpose: the server closes after the reply and never sends chunks, so the body is
 //! whatever follows the headers.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// An answer of the server, whatever its status.
+/// A reply of the server, whatever its status.
 #[derive(Debug)]
 pub(crate) struct HttpResponse {
     pub(crate) status: u16,

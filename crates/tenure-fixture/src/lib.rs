@@ -1,7 +1,7 @@
 //! Real etcd for tests: members that can be killed, stopped, restarted, grown and cut off. And real Redis, as far as it is needed.
 //!
-//! Mocks agree with whoever wrote them, so the tests talk to the real thing.
-//! Everything here is blocking and runs on plain threads: it works from any test, under any runtime.
+//! Mocks share the assumptions of their author, so the tests use real servers. Everything here is
+//! blocking and runs on plain threads: it works from any test, under any runtime.
 //!
 //! Misuse and a server that does not come up panic with a full sentence and the end of etcd's log:
 //! a fixture has one caller, the test, and a missing etcd must fail it, never skip it.

@@ -19,10 +19,10 @@ const HEALTH_WAIT: Duration = Duration::from_secs(30);
 /// Between two questions; a start is noticed this late at most.
 const HEALTH_POLL: Duration = Duration::from_millis(5);
 
-/// For one question to a member on the loopback; longer means that it is stopped or has no majority.
-const QUESTION_WAIT: Duration = Duration::from_secs(1);
+/// For one health or metrics request to a member on the loopback; longer means that it is stopped or has no majority.
+const HEALTH_REQUEST_WAIT: Duration = Duration::from_secs(1);
 
-/// For a request through the gateway; etcd itself gives up after seven seconds.
+/// For a request through the gateway; etcd's own timeout is seven seconds.
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
 
 /// A member of an [`Etcd`](crate::Etcd); all methods may be called from any thread.
@@ -60,7 +60,7 @@ pub(crate) struct MemberPlan {
     pub(crate) name: String,
     pub(crate) folder: PathBuf,
     pub(crate) ports: Ports,
-    /// What the other members are told: its own peer port, unless somebody stands before it.
+    /// The peer URL for the other members: its own peer port, or that of a proxy before it.
     pub(crate) advertised: String,
     pub(crate) has_tls: bool,
     /// The binary and the arguments that all members share.
@@ -123,7 +123,7 @@ impl EtcdMember {
         }
     }
 
-    /// Stops the process with SIGSTOP: its sockets stay, and nobody answers.
+    /// Stops the process with SIGSTOP: its sockets stay, and it does not reply.
     pub fn pause(&self) {
         self.with_process(Sentinel::pause);
     }
@@ -151,7 +151,7 @@ impl EtcdMember {
         }
     }
 
-    /// Waits until the member answers that it is healthy, which takes a majority of its cluster.
+    /// Waits until the member reports that it is healthy, which requires a majority of its cluster.
     ///
     /// # Panics
     /// If it does not within half a minute or the process ends, with the end of its log.
@@ -177,11 +177,11 @@ impl EtcdMember {
 
     /// Whether the member has a leader and can commit; a full database does not count as ill.
     pub fn is_healthy(&self) -> bool {
-        let answer = http::get(self.ports.metrics.addr(), "/health?exclude=NOSPACE", QUESTION_WAIT);
+        let answer = http::get(self.ports.metrics.addr(), "/health?exclude=NOSPACE", HEALTH_REQUEST_WAIT);
         answer.is_ok_and(|answer| answer.status == 200 && answer.body.contains("\"true\""))
     }
 
-    /// Whether this member is the leader at this moment; one that does not answer is not.
+    /// Whether this member is the leader at this moment; one that does not reply is not.
     pub fn is_leader(&self) -> bool {
         self.try_metrics().is_ok_and(|page| metrics::sum(&page, "etcd_server_is_leader", "") > 0.0)
     }
@@ -199,14 +199,15 @@ impl EtcdMember {
         metrics::sum(&self.metrics(), name, "")
     }
 
-    /// The sum of the series whose labels contain `labels`, such as `grpc_method="Txn"`.
+    /// The sum of the series with labels that contain `labels`, such as `grpc_method="Txn"`.
     pub fn metric_with(&self, name: &str, labels: &str) -> f64 {
         metrics::sum(&self.metrics(), name, labels)
     }
 
     /// Posts to etcd's JSON gateway, such as `/v3/kv/put`; bytes inside the document are base64.
     ///
-    /// For what must work without a client of our own; a refusal is an error with the server's words.
+    /// For requests that must work without a client library; a refusal is an error with the
+    /// server's message.
     pub fn post(&self, path: &str, json: &str) -> std::io::Result<String> {
         self.post_as(None, path, json)
     }
@@ -229,7 +230,7 @@ impl EtcdMember {
         )
     }
 
-    /// The beginning, where etcd complains about arguments, and the end, where it says why it died.
+    /// The beginning, where etcd complains about arguments, and the end, where it logs why it died.
     pub(crate) fn log_excerpt(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -244,13 +245,13 @@ impl EtcdMember {
         self.ports.peer_url()
     }
 
-    /// The folder with the member's data and log; it goes with the [`Etcd`](crate::Etcd).
+    /// The folder with the member's data and log; it is removed with the [`Etcd`](crate::Etcd).
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     fn try_metrics(&self) -> std::io::Result<String> {
-        Ok(http::get(self.ports.metrics.addr(), "/metrics", QUESTION_WAIT)?.body)
+        Ok(http::get(self.ports.metrics.addr(), "/metrics", HEALTH_REQUEST_WAIT)?.body)
     }
 
     fn log_path(&self) -> PathBuf {

@@ -2,7 +2,7 @@
 //!
 //! The tests count requests on the server's side, where a client cannot flatter itself.
 
-/// The sum of all series of `name` whose labels contain `labels`; 0 when there is none.
+/// The sum of all series of `name` with labels that contain `labels`; 0 when there is none.
 ///
 /// etcd creates a series with its first event, so absent means 0.
 pub(crate) fn sum(page: &str, name: &str, labels: &str) -> f64 {

@@ -1,10 +1,13 @@
-//! The wires between the members of a cluster, each of which can be cut, in one direction or both.
+//! The connections between the members of a cluster, each of which can be cut, in one direction or
+//! both.
 //!
-//! Members advertise these ports instead of their own, so that everything they say to each other comes through here. Who has dialled stands in
-//! the header `X-Server-From` of its first request, or of a later one: probes do not say it. A message from A to B travels in a
-//! request that A has sent to B, or in the answer to a stream that B has opened at A; both are the wire from A to B.
+//! Members advertise these ports instead of their own, so that all their messages come through
+//! here. The dialling member is named by the header `X-Server-From` of its first request, or of a
+//! later one, because probes lack it. A message from A to B travels in a request that A has sent to
+//! B, or in the reply to a stream that B has opened at A; both belong to the direction from A to B.
 //!
-//! **Invariant**: a connection that has lost bytes never carries any again. It stays silent while the wire is cut, and is closed when it is mended.
+//! **Invariant**: a connection that has lost bytes never carries any again. It stays silent while
+//! the direction is cut, and is closed when it is restored.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -15,13 +18,13 @@ use std::thread::JoinHandle;
 
 use crate::port::Port;
 
-/// What says who has dialled; the value is the member's id in hex.
+/// The header that names the dialling member; the value is its id in hex.
 const HEADER: &[u8] = b"X-Server-From: ";
 
-/// Nobody has said yet who has dialled; no member has this id.
+/// The dialling member is not known yet; no member has this id.
 const UNKNOWN: u64 = 0;
 
-/// The wires between all members; dropping it closes them.
+/// The connections between all members; dropping it closes them.
 #[derive(Debug)]
 pub(crate) struct Peers {
     shared: Arc<PeersShared>,
@@ -38,16 +41,16 @@ struct PeersShared {
 struct PeersState {
     /// By index, once they are known.
     ids: Vec<u64>,
-    /// From whom to whom nothing comes through.
+    /// The directions in which nothing is forwarded, by source and destination.
     cuts: BTreeSet<(usize, usize)>,
     connections: Vec<Arc<PeerConnection>>,
 }
 
 #[derive(Debug)]
 struct PeerConnection {
-    /// Whose door it came through.
+    /// The member that it leads to.
     owner: usize,
-    /// Its id, for it may dial before anybody knows who has which.
+    /// The id of the dialling member, which may dial before the ids are known.
     dialer: AtomicU64,
     has_lost: AtomicBool,
     is_closed: AtomicBool,
@@ -76,7 +79,7 @@ impl Peers {
         format!("http://{}", self.doors[index].port.addr())
     }
 
-    /// Who is who. Before this is known nothing can be cut.
+    /// Passes the ids of the members. Before this nothing can be cut.
     pub(crate) fn introduce(&self, ids: Vec<u64>) {
         self.shared.lock().ids = ids;
     }
@@ -102,7 +105,8 @@ impl Drop for Peers {
         self.shared.is_over.store(true, Ordering::SeqCst);
         self.shared.lock().connections.iter().for_each(|connection| connection.close());
         for door in &mut self.doors {
-            // Wakes whoever waits for a connection; that it is refused means that nobody does.
+            // Wakes the thread that waits for a connection; it is refused if the thread has ended
+            // already.
             let _ = TcpStream::connect(door.port.addr());
             if let Some(thread) = door.thread.take() {
                 // A panic in there was printed by its own thread.
@@ -143,7 +147,7 @@ impl PeerDoor {
                 if shared.is_over.load(Ordering::SeqCst) {
                     return;
                 }
-                // A member that does not run refuses, and so do we.
+                // A member that does not run refuses connections, and so does its proxy.
                 if let Ok(connection) = PeerConnection::open(owner, dialed, target) {
                     connection.carry(&shared);
                 }

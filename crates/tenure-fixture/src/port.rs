@@ -1,10 +1,11 @@
 //! Ports that no other test process takes while we hold them.
 //!
 //! The range ends below 32768: ports above it are handed to outgoing connections, and a restarted
-//! member would find its own port taken. A port number is leased by holding the *UDP* port of the same
-//! number, which nobody here uses: the lease is exclusive between processes, survives a killed member
-//! (its TCP port is free then, yet nobody else may have it), and ends with the process.
-//! Where a member lives in a network of its own the number is leased here all the same: it is free there too, and says who is meant.
+//! member would find its own port taken. A port number is leased by holding the *UDP* port of the
+//! same number, which is unused here. The lease is exclusive between processes, survives a killed
+//! member (its TCP port is free then, yet no other process may have it), and ends with the process.
+//! Where a member has a network of its own the number is leased here all the same: it is free there
+//! too, and unique.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};

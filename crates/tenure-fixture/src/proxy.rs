@@ -22,7 +22,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use self::connection::{ProxyConnection, finish, reset};
 use crate::port::Port;
 
-/// For connections to obey; a thread that is not back by then hangs, and the test must say so.
+/// For connections to follow a change of mode. A thread that needs longer hangs, and the test must
+/// fail.
 const OBEY_WAIT: Duration = Duration::from_secs(10);
 
 /// What the proxy does to connections.
@@ -68,7 +69,7 @@ impl Proxy {
         Proxy::at(Ipv4Addr::LOCALHOST, target)
     }
 
-    /// The same from another address of ours.
+    /// The same at another local address.
     pub fn at(ip: Ipv4Addr, target: SocketAddr) -> Proxy {
         let port = Port::lease_at(ip);
         let state = ProxyState {
@@ -133,7 +134,7 @@ impl Drop for Proxy {
             self.set(Mode::CutReset);
             return;
         }
-        // In a panic nobody waits, and a second panic would abort the test run.
+        // A panicking test does not wait, and a second panic would abort the test run.
         self.shared.lock().mode = Mode::CutReset;
         self.shared.lock().wake_all();
     }
@@ -238,7 +239,7 @@ fn accept_all(socket: &TcpListener, woken: &UnixStream, shared: &Arc<ProxyShared
     }
 }
 
-/// Counts a new connection and does to it what the mode says.
+/// Counts a new connection and treats it as the mode requires.
 fn admit(client: TcpStream, shared: &Arc<ProxyShared>) {
     let mut state = shared.lock();
     state.accepted.push(Instant::now());

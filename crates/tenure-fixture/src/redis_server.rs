@@ -23,7 +23,7 @@ const READY_WAIT: Duration = Duration::from_secs(30);
 const READY_POLL: Duration = Duration::from_millis(5);
 
 /// For one answer on the loopback; longer means that the server is stopped.
-const ANSWER_WAIT: Duration = Duration::from_secs(1);
+const REPLY_WAIT: Duration = Duration::from_secs(1);
 
 /// How often a start is tried with another port when a stranger took it in between.
 const STARTS_MAX: usize = 5;
@@ -51,10 +51,11 @@ impl Redis {
             let redis =
                 Redis { process: Mutex::new(None), port: Port::lease(), folder, binary: binary.clone() };
             // A folder of its own inside: the sentinel of a process that was killed removes it and its empty parent.
-            std::fs::create_dir(redis.place())
-                .unwrap_or_else(|error| panic!("{} cannot be made: {error}", redis.place().display()));
+            std::fs::create_dir(redis.server_folder()).unwrap_or_else(|error| {
+                panic!("{} cannot be made: {error}", redis.server_folder().display())
+            });
             redis.spawn();
-            let Err(trouble) = redis.await_answer() else { return redis };
+            let Err(trouble) = redis.await_reply() else { return redis };
             let log = redis.log();
             assert!(
                 log.contains("in use") && attempt < STARTS_MAX,
@@ -94,7 +95,7 @@ impl Redis {
         }
     }
 
-    /// Stops the server with SIGSTOP: its sockets stay, and nobody answers.
+    /// Stops the server with SIGSTOP: its sockets stay, and it does not reply.
     pub fn pause(&self) {
         self.with_process(Sentinel::pause);
     }
@@ -111,17 +112,18 @@ impl Redis {
     pub fn restart(&self) {
         self.kill();
         self.spawn();
-        if let Err(trouble) = self.await_answer() {
+        if let Err(trouble) = self.await_reply() {
             panic!("redis-server {trouble}; its log:\n{}", self.log());
         }
     }
 
-    /// Asks the server one command without spaces in its words, and gives back the raw answer.
+    /// Sends one command to the server, with arguments that contain no spaces, and returns the raw
+    /// reply.
     ///
     /// For what must work without a client of our own.
-    pub fn ask(&self, words: &[&str]) -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&self.addr(), ANSWER_WAIT)?;
-        stream.set_read_timeout(Some(ANSWER_WAIT))?;
+    pub fn command(&self, words: &[&str]) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&self.addr(), REPLY_WAIT)?;
+        stream.set_read_timeout(Some(REPLY_WAIT))?;
         stream.write_all(format!("{}\r\n", words.join(" ")).as_bytes())?;
         let mut answer = [0; 4096];
         let count = stream.read(&mut answer)?;
@@ -131,11 +133,11 @@ impl Redis {
     fn spawn(&self) {
         let mut process = self.running();
         if process.is_none() {
-            *process = Some(Sentinel::spawn(&self.place(), &self.log_path(), &self.command()));
+            *process = Some(Sentinel::spawn(&self.server_folder(), &self.log_path(), &self.server_command()));
         }
     }
 
-    fn command(&self) -> Vec<OsString> {
+    fn server_command(&self) -> Vec<OsString> {
         let port = self.addr().port().to_string();
         let mut command: Vec<OsString> = vec![self.binary.clone().into()];
         for (flag, value) in [
@@ -148,13 +150,13 @@ impl Redis {
         ] {
             command.extend([flag.into(), value.into()]);
         }
-        command.extend(["--dir".into(), self.place().into()]);
+        command.extend(["--dir".into(), self.server_folder().into()]);
         command
     }
 
-    fn await_answer(&self) -> Result<(), &'static str> {
+    fn await_reply(&self) -> Result<(), &'static str> {
         let deadline = Instant::now() + READY_WAIT;
-        while !self.ask(&["PING"]).is_ok_and(|answer| answer.starts_with("+PONG")) {
+        while !self.command(&["PING"]).is_ok_and(|answer| answer.starts_with("+PONG")) {
             if !self.running().as_ref().is_some_and(Sentinel::is_running) {
                 return Err("ended instead of answering");
             }
@@ -166,12 +168,12 @@ impl Redis {
         Ok(())
     }
 
-    fn place(&self) -> PathBuf {
+    fn server_folder(&self) -> PathBuf {
         self.folder.path().join("redis")
     }
 
     fn log_path(&self) -> PathBuf {
-        self.place().join("log")
+        self.server_folder().join("log")
     }
 
     fn log(&self) -> String {

@@ -1,13 +1,15 @@
 //! Runs etcd so that it cannot outlive us, not even when we are killed with SIGKILL.
 //!
-//! `PR_SET_PDEATHSIG` would need unsafe code, and it fires when the spawning *thread* ends.
-//! Instead a tiny `/bin/sh` starts etcd and then reads its standard input, a pipe whose other end only
-//! this process holds. Whatever ends this process closes that end; the shell wakes, kills etcd with -9,
-//! waits until it is gone and removes its folder. The shell leads a process group of its own, so a signal
-//! to the test's group (Ctrl-C, a runner's timeout) cannot end the shell before its work is done.
+//! `PR_SET_PDEATHSIG` would need unsafe code, and it fires when the spawning *thread* ends. Instead
+//! a tiny `/bin/sh` starts etcd and then reads its standard input, a pipe with its other end only
+//! in this process. The end of this process closes that end; the shell wakes, kills etcd with -9,
+//! waits until it is gone and removes its folder. The shell leads a process group of its own, so a
+//! signal to the test's group (Ctrl-C, a runner's timeout) cannot end the shell before its work is
+//! done.
 //!
-//! **Invariant**: while a [`Sentinel`] lives, its pid belongs to the etcd it started: with dash the shell
-//! does not reap before it is told to end, so the number cannot go to a stranger.
+//! **Invariant**: while a [`Sentinel`] lives, its pid belongs to the etcd it started: with dash the
+//! shell does not reap before it is requested to end, so the number cannot belong to another
+//! process.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -23,9 +25,10 @@ const PAUSE_WAIT: Duration = Duration::from_secs(10);
 
 /// `$1` is the member's folder, `$2` its log, the rest is the command.
 ///
-/// Polite signals are ignored, after the start, because etcd would inherit it: who means us means the parent.
-/// Only builtins until etcd is dead; `command -p` then finds `rm` without our PATH.
-/// A line on stdin means that the parent lives and looks after the folder itself; end-of-file, that it died.
+/// Termination signals are ignored, after the start, because etcd would inherit that: a signal to
+/// the group is meant for the parent. Only builtins until etcd is dead; `command -p` then finds
+/// `rm` without a PATH. A line on stdin means that the parent lives and removes the folder itself;
+/// end-of-file, that it died.
 const SCRIPT: &str = r#"
 dir=$1; log=$2; shift 2
 "$@" </dev/null >>"$log" 2>&1 &
@@ -52,7 +55,7 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// Starts `command`, appending what it says to `log`.
+    /// Starts `command`, appending its output to `log`.
     ///
     /// If this process dies, `folder` is removed, and its parent too once it is empty.
     ///
@@ -74,7 +77,7 @@ impl Sentinel {
         let mut text = String::new();
         let read = BufReader::new(answer).read_line(&mut text);
         let pid = text.trim().parse().ok().and_then(Pid::from_raw);
-        let Some(pid) = pid else { panic!("/bin/sh did not tell the pid of its child: {read:?} {text:?}") };
+        let Some(pid) = pid else { panic!("/bin/sh did not print the pid of its child: {read:?} {text:?}") };
         Sentinel { shell, line, pid }
     }
 
@@ -124,7 +127,8 @@ impl Sentinel {
 
     fn end(&mut self) {
         let Some(mut line) = self.line.take() else { return };
-        // Directly, so that the moment is ours; the shell only waits and reaps. Errors are for `wait` to tell.
+        // Directly, so that the moment is known; the shell only waits and reaps. `wait` reports
+        // errors.
         let _ = kill_process(self.pid, Signal::KILL);
         let _ = line.write_all(b"end\n");
         drop(line);

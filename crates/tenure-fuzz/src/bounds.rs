@@ -6,10 +6,11 @@ use std::time::Duration;
 /// How many executions every check makes of each target: together a few seconds.
 const CHECKED: u64 = 2_000;
 
-/// How long each target is tried in a soak, unless `TENURE_FUZZ_SECONDS` says otherwise: past this little was new.
+/// How long each target is tried in a soak, unless `TENURE_FUZZ_SECONDS` is set: past this little
+/// was new.
 const SOAKED: Duration = Duration::from_secs(30);
 
-/// The seed of every check: the same input fails for everybody, or for nobody.
+/// The seed of every check: the same inputs on every machine.
 const SEED: u64 = 1;
 
 /// When a run ends.

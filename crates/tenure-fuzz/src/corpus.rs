@@ -10,7 +10,7 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Those of a crate, whose manifest is in this folder.
+    /// The inputs of a crate with its manifest in this folder.
     pub fn of(manifest_folder: &str, target: &str) -> Corpus {
         Corpus { folder: Path::new(manifest_folder).join("fuzz").join(target) }
     }

@@ -1,6 +1,6 @@
 //! What hostile or careless people write: names, pieces of JSON, numbers at the limits.
 
-/// Names that were somebody's undoing. All are tried as they are, and as parts of others.
+/// Names that have broken a parser before. All are tried as they are, and as parts of others.
 pub const HOSTILE_NAMES: &[&str] = &[
     "",
     "/",

@@ -12,7 +12,8 @@ use crate::report::{self, FuzzReport};
 use crate::shrink::shrink;
 use crate::trial;
 
-/// What is tried: it asserts what must hold for every input, and says in a few words what it saw in this one.
+/// What is tried: it asserts what must hold for every input, and returns a short description of
+/// what it saw.
 pub type FuzzTarget = fn(&[u8]) -> String;
 
 /// How many inputs are changed further at most. Words of a target that hold pieces of the input would fill any list.
@@ -29,7 +30,7 @@ const SHOWN_MAX: usize = 600;
 pub struct Finding {
     /// The input, as small as it could be made.
     pub input: Vec<u8>,
-    /// What the target said about it.
+    /// The message of the panic.
     pub why: String,
     /// The name of the kept input; none if it was made.
     pub name: Option<String>,
@@ -78,7 +79,7 @@ impl FuzzRun<'_> {
             target: self.target,
             mutator: Mutator::new(self.seed),
             pool: Vec::new(),
-            answers: BTreeSet::new(),
+            outputs: BTreeSet::new(),
             slowest: Duration::ZERO,
             executions: 0,
             seed: self.seed,
@@ -111,7 +112,7 @@ impl FuzzRun<'_> {
             seed: self.seed,
             kept,
             executions: state.executions,
-            answers: state.answers.len(),
+            outputs: state.outputs.len(),
             slowest: state.slowest,
             took: begin.elapsed(),
         })
@@ -121,9 +122,9 @@ impl FuzzRun<'_> {
 struct FuzzState<'a> {
     target: &'a dyn Fn(&[u8]) -> String,
     mutator: Mutator,
-    /// What is changed further: the kept inputs, and one for each thing that the target said.
+    /// What is changed further: the kept inputs, and one for each different output of the target.
     pool: Vec<Vec<u8>>,
-    answers: BTreeSet<String>,
+    outputs: BTreeSet<String>,
     slowest: Duration,
     executions: u64,
     seed: u64,
@@ -137,8 +138,8 @@ impl FuzzState<'_> {
         self.executions += 1;
         match outcome {
             Ok(answer) => {
-                let has_room = self.answers.len() < POOL_LEN_MAX;
-                if has_room && self.answers.insert(answer) && input.len() <= POOL_BYTES_MAX {
+                let has_room = self.outputs.len() < POOL_LEN_MAX;
+                if has_room && self.outputs.insert(answer) && input.len() <= POOL_BYTES_MAX {
                     self.pool.push(input.to_vec());
                 }
                 Ok(())
@@ -247,7 +248,7 @@ mod tests {
             FuzzRun { target, inputs, seed: 1, bounds: Bounds::Executions(20_000) }.go()
         };
         assert!(run(&passed).unwrap_err().why.contains("all doors are open"));
-        assert!(run(&silent).is_ok(), "it passes them without being told of any");
+        assert!(run(&silent).is_ok(), "it passes them without knowing any");
     }
 
     #[test]
@@ -264,6 +265,6 @@ mod tests {
         let report = FuzzRun { target: &target, inputs: Vec::new(), seed: 1, bounds }.go().unwrap();
         let given = u64::try_from(HOSTILE_NAMES.len()).unwrap();
         assert_eq!(report.executions, 500 + given);
-        assert!(report.answers > 10, "{report}");
+        assert!(report.outputs > 10, "{report}");
     }
 }

@@ -4,13 +4,13 @@ use tenure_core::rng;
 
 use crate::dictionary::{HOSTILE_NAMES, NUMBERS, PIECES};
 
-/// How long an input becomes at most: a little above what any of our decoders still looks at (512 KiB).
+/// How long an input becomes at most: a little above what any decoder here still reads (512 KiB).
 const LEN_MAX: usize = 600 * 1024;
 
 /// How many changes one input gets at most. Few, so that most of what is tried still gets past the first check.
 const CHANGES_MAX: usize = 6;
 
-/// Changes inputs, as its seed says.
+/// Changes inputs; the seed decides how.
 #[derive(Clone, Debug)]
 pub struct Mutator {
     state: u64,
@@ -158,7 +158,7 @@ impl Mutator {
         }
     }
 
-    /// What stands behind one of the colons becomes something of another kind.
+    /// The value after one of the colons becomes one of another kind.
     fn replace_value(&mut self, bytes: &mut Vec<u8>) {
         const VALUES: &[&str] =
             &["null", "true", "\"\"", "\"x\"", "[]", "{}", "{\"a\":1}", "[null,1]", "0.5", "-1", "1e5"];

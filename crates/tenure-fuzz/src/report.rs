@@ -1,4 +1,4 @@
-//! What a run did, for those who ask whether it did enough.
+//! The figures of a run: how much it tried.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ pub struct FuzzReport {
     pub kept: usize,
     /// How many inputs were tried.
     pub executions: u64,
-    /// How many different things the target said.
-    pub answers: usize,
+    /// How many different outputs the target had.
+    pub outputs: usize,
     /// The longest that one input took.
     pub slowest: Duration,
     /// How long it all took.
@@ -25,11 +25,11 @@ impl fmt::Display for FuzzReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} executions in {} s from {} kept inputs, {} different answers, slowest {} ms, seed {}",
+            "{} executions in {} s from {} kept inputs, {} different outputs, slowest {} ms, seed {}",
             self.executions,
             self.took.as_secs(),
             self.kept,
-            self.answers,
+            self.outputs,
             self.slowest.as_millis(),
             self.seed
         )
@@ -38,7 +38,8 @@ impl fmt::Display for FuzzReport {
 
 /// Writes a line about a target beside the test programs, where `cargo xtask soak` finds it: a test that passed is not heard.
 ///
-/// It is written before the run too, with the seed: a stack that overflows ends the process, and then nobody else says it.
+/// It is written before the run too, with the seed: a stack overflow ends the process without
+/// another report.
 pub(crate) fn note(target: &str, line: &str) -> std::io::Result<()> {
     let program = std::env::current_exe()?;
     let folder = program.parent().and_then(|folder| folder.parent()).map_or_else(PathBuf::new, PathBuf::from);

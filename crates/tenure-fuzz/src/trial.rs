@@ -1,4 +1,4 @@
-//! One execution of a target, whose panic is an answer.
+//! One execution of a target; a panic of it is a result.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -9,7 +9,8 @@ thread_local! {
     static IS_TRYING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a target said of an input, or what it panicked with. Panics of a trial are not shown as others are: a shrink makes thousands.
+/// The output of a target for an input, or its panic message. Panics of a trial are not printed as
+/// others are: a shrink makes thousands.
 pub(crate) fn run(target: &dyn Fn(&[u8]) -> String, input: &[u8]) -> Result<String, String> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -24,10 +25,10 @@ pub(crate) fn run(target: &dyn Fn(&[u8]) -> String, input: &[u8]) -> Result<Stri
     // Targets hold nothing between two inputs, so nothing half done is seen afterwards.
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| target(input)));
     IS_TRYING.set(false);
-    outcome.map_err(|payload| said(payload.as_ref()))
+    outcome.map_err(|payload| output(payload.as_ref()))
 }
 
-fn said(payload: &(dyn Any + Send)) -> String {
+fn output(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| payload.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "a panic without words".to_owned())

@@ -33,7 +33,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// One life of one client.
+/// One incarnation of one client.
 #[derive(Clone, Debug)]
 pub struct ClientLife {
     /// The name of its history.

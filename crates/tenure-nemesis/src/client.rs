@@ -33,7 +33,7 @@ use crate::options::{ClientOptions, LockUnderTest};
 /// Where everything of the run lies.
 pub const NAMESPACE: &str = "nemesis";
 
-/// The user that clients and rig sign in as, where etcd asks.
+/// The user that clients and rig sign in as, where etcd requires one.
 pub const USER: (&str, &str) = ("root", "nemesis");
 
 /// For tasks and sockets to go after everything was closed. Ends of connections are seen by their tasks a little later.
@@ -128,7 +128,7 @@ async fn work(
     (!troubles.is_empty()).then(|| troubles.join("; "))
 }
 
-/// Asks until the store is there; none if we are to go before.
+/// Retries until the store can be reached; `None` if the client must exit before.
 async fn connect(options: &ClientOptions, signals: &mut ClientSignals) -> Option<Store> {
     loop {
         let opened = tokio::select! {

@@ -89,7 +89,7 @@ pub enum HistoryEvent {
         line: String,
         /// Under which token.
         token: i64,
-        /// Whether it still believed.
+        /// Whether its hold was still valid.
         believed: bool,
     },
     /// A key is wanted with this value, or not any more.
@@ -130,7 +130,7 @@ pub enum HistoryEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationKind {
-    /// A lock is asked for.
+    /// A lock is requested.
     Lock,
     /// A lock is released.
     Release,
@@ -138,7 +138,7 @@ pub enum OperationKind {
     Count,
     /// A candidate campaigns.
     Campaign,
-    /// A leader goes.
+    /// A leader resigns.
     Resign,
     /// A leader writes the register.
     Write,
@@ -158,7 +158,7 @@ pub enum OperationKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationOutcome {
-    /// As was asked.
+    /// It was done.
     Ok,
     /// Certainly without effect.
     No,
@@ -184,7 +184,7 @@ pub struct HistoryWriter {
 }
 
 impl HistoryWriter {
-    /// Opens a new history, or goes on with one.
+    /// Opens a new history, or continues one.
     ///
     /// # Errors
     ///

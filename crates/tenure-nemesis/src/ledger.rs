@@ -32,7 +32,7 @@ struct LedgerState {
     entries: Vec<LedgerEntry>,
 }
 
-/// Something that was asked of the ledger.
+/// One request to the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerEntry {
     /// When.
@@ -75,7 +75,7 @@ impl Ledger {
         self.addr
     }
 
-    /// All that was asked of it, in its own order.
+    /// All requests, in the order in which the ledger handled them.
     pub fn entries(&self) -> Vec<LedgerEntry> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).entries.clone()
     }

@@ -1,4 +1,5 @@
-//! `tenure-nemesis`: the rig, and with a role as its first word one of the processes that the rig starts.
+//! `tenure-nemesis`: the rig, and with a role as its first argument one of the processes that the
+//! rig starts.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks to its user")]
 

@@ -1,4 +1,5 @@
-//! What a run is asked for, as to_args on a command line: the rig's own, and those that it gives to its clients.
+//! The options of a run, as arguments of a command line: the rig's own, and those that it passes to
+//! its clients.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -100,7 +101,7 @@ impl FromStr for LockUnderTest {
     }
 }
 
-/// What the rig is asked for.
+/// The options of the rig.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// For how long faults are injected.
@@ -111,7 +112,7 @@ pub struct Options {
     pub network: NetworkKind,
     /// Which lock is tested.
     pub against: LockUnderTest,
-    /// What the script comes from.
+    /// The seed of the schedule.
     pub seed: u64,
     /// How many processes.
     pub clients: usize,
@@ -125,10 +126,10 @@ pub struct Options {
     pub program: PathBuf,
 }
 
-/// What a client is asked for.
+/// The options of a client.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Its name, which stays over its lives.
+    /// Its name, which stays the same in all incarnations.
     pub name: String,
     /// Its store.
     pub store: StoreUrl,

@@ -56,7 +56,7 @@ pub fn echo(at: SocketAddr, heard: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends packets and counts answers; two numbers and a time, for `ask`.
+/// Sends packets and counts replies; prints two numbers and a time, for `run`.
 ///
 /// # Errors
 ///

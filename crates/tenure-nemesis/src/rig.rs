@@ -47,7 +47,7 @@ pub struct Injected {
     pub detail: String,
 }
 
-/// A run that goes on.
+/// A run in progress.
 pub(crate) struct Rig {
     options: Options,
     place: NemesisStore,

@@ -1,7 +1,8 @@
 //! Random numbers from one seed: when a fault begins, which target it hits, how long a client
 //! holds.
 //!
-//! Only the script comes back with the seed. Real processes on real time do not, so a finding is kept as its histories, not as a number.
+//! Only the schedule is repeated by the seed. Real processes on real time are not, so a finding is
+//! kept as its histories, not as a number.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ pub struct NemesisRng {
 }
 
 impl NemesisRng {
-    /// NemesisRng that always fall the same way for a seed.
+    /// A generator with the same numbers for the same seed.
     pub fn new(seed: u64) -> NemesisRng {
         NemesisRng { state: seed }
     }

@@ -38,9 +38,10 @@ pub enum Fault {
     Kill,
     /// No process reaches the store.
     Outage,
-    /// The store goes and comes back; no lease ends meanwhile, and each begins anew, as under a new leader of etcd.
+    /// The store restarts. No lease expires meanwhile, and each begins anew, as under a new leader
+    /// of etcd.
     Restart,
-    /// RunHistory is forgotten.
+    /// History is compacted.
     Compact,
     /// An operator revokes a lease.
     Revoke,
@@ -63,7 +64,7 @@ pub struct ScheduledFault {
     pub target: u64,
 }
 
-/// Writes a script: so many faults within this time.
+/// Makes a schedule: this many faults within this time.
 pub fn script(rng: &mut SimRng, faults: u64, within: Duration, ttl: Duration) -> Vec<ScheduledFault> {
     let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
     let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);

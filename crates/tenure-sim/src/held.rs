@@ -111,7 +111,7 @@ impl HoldTracker {
         self.lock().absent.insert(process.to_owned());
     }
 
-    /// A process goes on, and its holds matter again.
+    /// A process resumes, and its holds matter again.
     pub fn come_back(&self, process: &str) {
         let mut inner = self.lock();
         inner.absent.remove(process);

@@ -61,7 +61,7 @@ pub enum Fact {
         /// Whether an operator had revoked its lease or deleted its key.
         by_operator: bool,
     },
-    /// WorkloadKind went on under a hold.
+    /// Work was done under a hold.
     Acted {
         /// What.
         subject: String,

@@ -28,7 +28,7 @@ use tenure::store::{Change, KeyValue};
 use crate::audit::AuditEntry;
 use crate::run::RunRecord;
 
-/// Something that was promised and did not hold.
+/// A guarantee that was violated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
     /// What was promised.

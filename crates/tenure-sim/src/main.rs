@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is asked for.
+/// The arguments of the command line.
 struct SimArgs {
     what: SeedSelection,
     with_log: bool,

@@ -17,7 +17,7 @@ use crate::history::{Fact, RunHistory};
 /// The namespace in which everything happens.
 pub const NAMESPACE: &str = "sim";
 
-/// How a participant is.
+/// The state of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProcessState {
     /// It does what it does.
@@ -31,7 +31,7 @@ pub enum ProcessState {
 /// One simulated process.
 #[derive(Clone)]
 pub struct SimProcess {
-    /// Its name, which no later life has.
+    /// Its name, which no later process has.
     pub name: String,
     /// The store, as it reaches it.
     pub store: Store,
@@ -43,7 +43,7 @@ pub struct SimProcess {
 }
 
 impl SimProcess {
-    /// Returns at once while it is awake, and otherwise when it goes on: never, if it was killed.
+    /// Returns immediately while it runs, and otherwise when it resumes: never, if it was killed.
     pub async fn awake(&self) {
         loop {
             // Before the look: a change between the two counts.
@@ -89,10 +89,10 @@ impl ProcessSignal {
     }
 }
 
-/// All participants. Cheap to clone; all clones are one.
+/// All simulated processes. Cheap to clone; all clones share one state.
 #[derive(Clone)]
 pub struct SimProcesses {
-    /// The world they live in.
+    /// The world of the run.
     pub world: World,
     /// What happens to them.
     pub history: RunHistory,

@@ -1,4 +1,5 @@
-//! The rng of one world: everything that a script or an actor leaves to chance comes from its seed.
+//! The random numbers of one world: every choice of the schedule and of an actor comes from its
+//! seed.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ pub struct SimRng {
 }
 
 impl SimRng {
-    /// SimRng that always fall the same way for a seed.
+    /// A generator with the same numbers for the same seed.
     pub fn new(seed: u64) -> SimRng {
         SimRng { state: seed }
     }

@@ -1,4 +1,4 @@
-//! One seed: a day in a world of its own, from its first participant to what was left behind.
+//! One seed: a run in a world of its own, from its first process to the check for leftovers.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure::client::{Client, TaskFilter};
+use tenure::Tenure;
 use tenure::lock::Locks;
 use tenure::member::Members;
+use tenure::session::Session;
 use tenure::testing::World;
 use tenure_core::id::TaskId;
 use tenure_core::layout::{Key, Layout};
@@ -34,7 +35,7 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(3);
 pub struct RunPlan {
     /// What decides everything.
     pub seed: u64,
-    /// How many participants begin.
+    /// How many processes begin.
     pub processes: u64,
     /// The TTL of their sessions.
     pub ttl: Duration,
@@ -89,7 +90,7 @@ impl RunPlan {
     }
 }
 
-/// What a day came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct RunRecord {
     /// What the seed decided.
@@ -100,7 +101,7 @@ pub struct RunRecord {
     pub log: Vec<AuditEntry>,
     /// Where everything lay.
     pub layout: Layout,
-    /// How long the day was.
+    /// How long the run was.
     pub lasted: Duration,
 }
 
@@ -161,10 +162,15 @@ async fn day(plan: RunPlan) -> RunRecord {
     let reading = tokio::spawn(reading);
     // Lets the observer begin before anything is written.
     tokio::task::yield_now().await;
+    let session = Session::options()
+        .clock(world.process("observer").clock())
+        .open(observer.clone())
+        .expect("a valid TTL");
     let context = WorkloadContext {
         processes: processes.clone(),
         layout: layout.clone(),
         observer: observer.clone(),
+        tenure: Tenure::on_session(&session, namespace()).expect("a valid name"),
         over: CancellationToken::new(),
         actors: TaskTracker::new(),
     };
@@ -251,25 +257,31 @@ fn join(context: &WorkloadContext, plan: &RunPlan, process: &SimProcess, rng: &m
 
 /// Once faults have ended every task runs: paused tasks are resumed, and then each one is awaited.
 async fn finish_tasks(context: &WorkloadContext, plan: &RunPlan) {
-    let client = Client::new(context.observer.clone(), &namespace());
     let within = plan.ttl * 3 + Duration::from_secs(90);
     let deadline = tokio::time::Instant::now() + within;
     loop {
-        let listing = client.tasks(&TaskFilter::new()).await.expect("the observer reaches the store");
+        let listing = context.tenure.tasks().list().await.expect("the observer reaches the store");
         if listing.tasks.is_empty() {
             break;
         }
         if tokio::time::Instant::now() > deadline {
             for task in &listing.tasks {
-                let what = format!("{} is still {:?}", task.id, task.state_kind());
+                let what = format!("{} is still {:?}", task.id, task.state());
                 context.processes.history.note(Fact::Overdue(what));
             }
             break;
         }
-        workload::node_commands::thaw(context, &client).await;
+        workload::node_commands::thaw(context).await;
         for task in &listing.tasks {
-            if task.state_kind() == Some(tenure_core::task::TaskState::Paused) {
-                workload::task_commands::send(context, "observer", &client, &task.id, TaskMessage::Run).await;
+            if task.state() == Some(tenure_core::task::TaskState::Paused) {
+                workload::task_commands::send(
+                    context,
+                    "observer",
+                    &context.tenure,
+                    &task.id,
+                    TaskMessage::Run,
+                )
+                .await;
             }
         }
         tokio::time::sleep(Duration::from_millis(1_500)).await;
@@ -283,8 +295,8 @@ async fn finish_tasks(context: &WorkloadContext, plan: &RunPlan) {
         .collect();
     for task in submitted {
         let id = TaskId::parse(&task).expect("it was submitted");
-        let state = client.state(&id).await.expect("the observer reaches the store");
-        let state = state.map(|state| state.state.kind());
+        let summary = context.tenure.task(&id).summary().await.expect("the observer reaches the store");
+        let state = summary.and_then(|task| task.state());
         context.processes.history.note(Fact::Final { task, state });
     }
 }

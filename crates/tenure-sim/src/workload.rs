@@ -1,4 +1,5 @@
-//! What the participants do all day. Each file is one kind of work, done with the public parts of the library and nothing else.
+//! What the processes do. Each file is one kind of work, done with the public parts of the library
+//! and nothing else.
 
 pub mod election;
 pub mod lock;
@@ -11,6 +12,7 @@ pub mod ttl;
 use std::future::Future;
 use std::time::Duration;
 
+use tenure::Tenure;
 use tenure::store::{Op, Store, Txn};
 use tenure_core::fence::Fence;
 use tenure_core::layout::Layout;
@@ -36,6 +38,8 @@ pub struct WorkloadContext {
     pub layout: Layout,
     /// The store, through a handle that no fault hits.
     pub observer: Store,
+    /// Tasks and nodes, as the observer reaches them.
+    pub tenure: Tenure,
     /// The run is over: all processes release what they hold.
     pub over: CancellationToken,
     /// The tasks of all actors.
@@ -77,7 +81,7 @@ impl WorkloadContext {
         TrackedHoldGuard { holds: self.processes.holds.clone(), subject: subject.to_owned(), token }
     }
 
-    /// WorkloadKind goes on under a hold, by right or not.
+    /// Records work under a hold, valid or not.
     pub fn acted(&self, process: &SimProcess, subject: &str, token: Token, valid: bool) {
         let (subject, process) = (subject.to_owned(), process.name.clone());
         self.processes.history.note(Fact::Acted { subject, process, token, valid });

@@ -1,80 +1,66 @@
-//! A balancer of your own: tasks go to the node in their own zone, and to any other only if nobody there takes them.
+//! A balancer of your own: tasks go to the worker in their own zone, and to any other only if no worker there claims them.
 //!
-//! `cargo run -p tenure --example custom_balancer` runs two nodes in two zones on a store in memory.
+//! `cargo run -p tenure --example custom_balancer` runs two workers in two zones on a store in memory.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use tenure::client::{Client, NewTask, TaskFilter};
-use tenure::session::Session;
-use tenure::store::Store;
-use tenure::worker::balance::{Balancer, ClaimDecision, Claimable, ClusterLoad, Release};
-use tenure::{Namespace, NodeId, Outcome, Task, TaskError, TaskId, Tenure, Worker};
+use tenure::worker::{Balancer, ClaimDecision, Claimable, ClusterLoad};
+use tenure::{NewTask, NodeId, Outcome, Task, TaskError, Tenure, Worker};
 
-/// How long a task waits for a node of its zone.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a task waits for a worker of its zone.
+const ZONE_WAIT: Duration = Duration::from_secs(2);
 
-/// Takes the tasks of one zone at once, and those of others when they have waited. It decides from what it is told and never waits itself.
-struct Zone(&'static str);
+/// Claims the tasks of one zone immediately, and those of other zones when they have waited. It decides from its arguments and never blocks.
+struct ByZone(&'static str);
 
-impl Balancer for Zone {
-    fn claim(&mut self, offer: &Claimable<'_>, _: &ClusterLoad<'_>) -> ClaimDecision {
-        let is_ours = offer.record.labels.get("zone").is_none_or(|zone| zone == self.0);
-        if is_ours || offer.waited >= PATIENCE {
+impl Balancer for ByZone {
+    fn name(&self) -> &str {
+        "zone"
+    }
+
+    fn claim(&mut self, task: &Claimable<'_>, _: &ClusterLoad<'_>) -> ClaimDecision {
+        let is_in_zone = task.record.labels.get("zone").is_none_or(|zone| zone == self.0);
+        if is_in_zone || task.waited >= ZONE_WAIT {
             return ClaimDecision::Claim;
         }
-        ClaimDecision::wait_secs(1, "it waits for a node of its zone")
-    }
-
-    fn release(&mut self, _: &ClusterLoad<'_>) -> Vec<Release> {
-        Vec::new()
-    }
-
-    fn name(&self) -> &'static str {
-        "zone"
+        ClaimDecision::wait_secs(1, "it waits for a worker of its zone")
     }
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let store = Store::memory();
-    let namespace = Namespace::parse("example/zones")?;
-    let client = Client::new(store.clone(), &namespace);
-    let session = Session::open(store.clone())?;
-    let mut nodes = Vec::new();
-    let tenure = Tenure::on_session(&session, &namespace)?;
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let tenure = Tenure::builder().store("memory:").namespace("example/zones").connect().await?;
+    let mut workers = Vec::new();
     for zone in ["eu", "us"] {
-        nodes.push(tenure.worker(zone).handle_any(run).balancer(Zone(zone)).start().await?);
+        workers.push(tenure.worker(zone).handle("run", run).balancer(ByZone(zone)).start().await?);
     }
     for n in 0..9 {
-        // Nobody is in the third zone, so its tasks go to whoever takes them first.
+        // No worker is in the third zone, so any worker claims its tasks.
         let zone = ["eu", "us", "asia"][n % 3];
-        let id = TaskId::parse(&format!("{zone}-{n}"))?;
-        client.submit(NewTask::new(id).label("zone", zone)).await?;
+        tenure.submit(NewTask::new("run").id(format!("{zone}-{n}")).label("zone", zone)).await?;
     }
-    let mut tenancies: Vec<_> = nodes.iter().map(Worker::status).collect();
-    while tenancies.iter().map(|tenancy| tenancy.borrow().tasks).sum::<usize>() < 9 {
-        let [eu, us] = &mut tenancies[..] else { break };
+    let mut statuses: Vec<_> = workers.iter().map(Worker::status).collect();
+    while statuses.iter().map(|status| status.borrow().tasks).sum::<usize>() < 9 {
+        let [eu, us] = &mut statuses[..] else { break };
         tokio::select! {
             changed = eu.changed() => changed?,
             changed = us.changed() => changed?,
         }
     }
     let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for task in client.tasks(&TaskFilter::default()).await?.tasks {
-        let owner = task.owner().map_or("nobody", NodeId::as_str);
-        owners.entry(owner.to_owned()).or_default().push(task.id.as_str().to_owned());
+    for task in tenure.tasks().kind("run").list().await? {
+        let owner = task.owner().map_or("no worker", NodeId::as_str);
+        owners.entry(owner.to_owned()).or_default().push(task.id.to_string());
     }
     for (owner, tasks) in owners {
         writeln!(std::io::stdout(), "{owner} runs {}", tasks.join(", "))?;
     }
-    for node in nodes {
-        node.shutdown().await?;
+    for worker in workers {
+        worker.shutdown().await?;
     }
-    session.close().await?;
-    Ok(())
+    Ok(tenure.close().await?)
 }
 
 async fn run(task: Task) -> Result<Outcome, TaskError> {

@@ -1,4 +1,4 @@
-//! A transfer under a lock, whose write a later holder's token refuses: start it several times on one store, and the sum is right.
+//! A transfer under a lock, with a write that fails once a later holder has the lock: start it several times on one store, and the sum is right.
 //!
 //! `cargo run -p tenure --example fenced_transfer -- etcd://127.0.0.1:2379` moves one unit; a file shared by processes works as well. Without an
 //! address, `TENURE_STORE` names the store.

@@ -1,4 +1,4 @@
-//! A holder that was paused too long wakes up and writes: four resources, and how each of them refuses it.
+//! A holder that was paused too long resumes and writes: four resources, and how each of them refuses it.
 //!
 //! `cargo run -p tenure --example guarded_write` runs on a store in memory; an address or `TENURE_STORE` names another.
 
@@ -25,14 +25,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // The first holder is about to write when its machine stops. Nothing that runs on that machine can help now.
     let paused = first.lock("account").await?;
-    say(format_args!("the first holder has token {}", paused.token()))?;
-    // Its lock ends: here somebody breaks it, elsewhere its lease would be over.
+    print(format_args!("the first holder has token {}", paused.token()))?;
+    // Its lock ends: here an operator breaks it, elsewhere its lease would expire.
     let name = LockName::parse("account")?;
     for holder in second.get(&name).await?.holders {
         second.break_hold(&name, &holder, "it is paused").await?;
     }
     let guard = second.lock("account").await?;
-    say(format_args!("the second holder has token {}", guard.token()))?;
+    print(format_args!("the second holder has token {}", guard.token()))?;
 
     inside_the_store(&store, &paused, &guard).await?;
     in_memory(paused.token(), guard.token())?;
@@ -47,13 +47,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// In the same store the write itself says that it happens only while the holder's key is there. No other check is needed.
+/// In the same store the write has the condition that the holder's key exists. No other check is needed.
 async fn inside_the_store(store: &Store, paused: &Guard, guard: &Guard) -> Result<(), Box<dyn Error>> {
     let write = |value: &'static str| Txn::new().then(Op::put(DATA, value));
     let written = store.txn(guard.fence().guard(write("90"))).await?.succeeded;
     let stale = store.txn(paused.fence().guard(write("110"))).await?.succeeded;
     let value = store.get_key(DATA).await?.map(|pair| String::from_utf8_lossy(&pair.value).into_owned());
-    say(format_args!("store: second wrote {written}, first wrote {stale}, it holds {value:?}"))?;
+    print(format_args!("store: second wrote {written}, first wrote {stale}, it holds {value:?}"))?;
     store.txn(Txn::new().then(Op::delete(DATA))).await?;
     Ok(())
 }
@@ -78,7 +78,7 @@ fn in_memory(paused: Token, current: Token) -> Result<(), Box<dyn Error>> {
     account.set(current, 90)?;
     match account.set(paused, 110) {
         Ok(()) => return Err("a stale token was let in".into()),
-        Err(stale) => say(format_args!("memory: {stale}; it holds {}", account.balance))?,
+        Err(stale) => print(format_args!("memory: {stale}; it holds {}", account.balance))?,
     }
     Ok(())
 }
@@ -92,11 +92,11 @@ fn in_sql(paused: Token, current: Token) -> Result<(), Box<dyn Error>> {
     )?;
     let write = "UPDATE account SET balance = ?1, token = ?2 WHERE id = 1 AND token <= ?2";
     let written = database.execute(write, (90, current.0.0))?;
-    // No row was changed: that is the refusal, and the caller must look.
+    // No row was changed: that is the refusal, and the caller must check it.
     let stale = database.execute(write, (110, paused.0.0))?;
     let balance: i64 =
         database.query_row("SELECT balance FROM account WHERE id = 1", (), |row| row.get(0))?;
-    say(format_args!("sql: second changed {written} row, first changed {stale}, it holds {balance}"))?;
+    print(format_args!("sql: second changed {written} row, first changed {stale}, it holds {balance}"))?;
     Ok(())
 }
 
@@ -110,9 +110,9 @@ fn over_http(paused: Token, current: Token) -> Result<(), Box<dyn Error>> {
             token.map(|token| (HEADER, token.to_string())).into_iter().collect();
         serve(&mut account, &headers, balance)
     };
-    let (second, first, nobody) = (put(Some(current), 90), put(Some(paused), 110), put(None, 110));
-    say(format_args!(
-        "http: second got {second}, first got {first}, no token got {nobody}, it holds {}",
+    let (second, first, unfenced) = (put(Some(current), 90), put(Some(paused), 110), put(None, 110));
+    print(format_args!(
+        "http: second got {second}, first got {first}, no token got {unfenced}, it holds {}",
         account.balance
     ))?;
     Ok(())
@@ -123,16 +123,16 @@ fn serve(account: &mut Account, headers: &[(&str, String)], balance: i64) -> u16
     let header = headers.iter().find(|(name, _)| *name == HEADER);
     let Some(token) = header.and_then(|(_, value)| value.parse().ok()).map(|token| Token(Revision(token)))
     else {
-        // Precondition required: nobody writes without a token.
+        // Precondition required: no client writes without a token.
         return 428;
     };
     match account.set(token, balance) {
         Ok(()) => 204,
-        // Precondition failed: somebody else has held since, so do not try again.
+        // Precondition failed: another holder had the lock since, so a retry is useless.
         Err(StaleToken { .. }) => 412,
     }
 }
 
-fn say(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
+fn print(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{line}")
 }

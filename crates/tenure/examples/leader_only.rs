@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let builder = Tenure::builder().store(address).namespace("example").identity(candidate.as_str()).ttl(TTL);
     let tenure = builder.connect().await?;
     let campaign = tenure.election("leader_only").campaign().value(candidate.clone());
-    say(format_args!("{candidate} is a candidate"))?;
+    print(format_args!("{candidate} is a candidate"))?;
 
     // It campaigns, works while leadership is valid, and campaigns again after a loss. The future is dropped at its next `.await` when
     // leadership is not valid any more.
@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         worked = leading => worked??,
         interrupted = tokio::signal::ctrl_c() => {
             interrupted?;
-            say(format_args!("{candidate} stops"))?;
+            print(format_args!("{candidate} stops"))?;
         }
     }
 
@@ -43,14 +43,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 async fn work(candidate: String, term: Term, ticks: u64) -> std::io::Result<()> {
     // Each write elsewhere carries the token: should this process be paused here and continue too late, the resource refuses the write.
-    say(format_args!("{candidate} leads, token {}", term.token()))?;
+    print(format_args!("{candidate} leads, token {}", term.token()))?;
     for tick in 1..=ticks {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        say(format_args!("{candidate} works, tick {tick}, token {}", term.token()))?;
+        print(format_args!("{candidate} works, tick {tick}, token {}", term.token()))?;
     }
     Ok(())
 }
 
-fn say(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
+fn print(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{line}")
 }

@@ -15,55 +15,55 @@ const PREFIX: &str = "/example/shared_lease/";
 async fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).or_else(|| std::env::var("TENURE_STORE").ok());
     let store = Store::open(&address.as_deref().unwrap_or("memory:").parse()?).await?;
-    say(format_args!("store: {}", store.info().kind))?;
+    print(format_args!("store: {}", store.info().kind))?;
 
-    // Nothing is asked of the store before the first key.
+    // Nothing is sent before the first key.
     let session = Session::open(store.clone())?;
 
-    // The first `register` already says under which lease the key is; the others share it.
+    // The first registration returns the lease of its key; the others share it.
     let mut leases = Vec::new();
     for name in ["a", "b", "c"] {
         let registration = session.register_raw(format!("{PREFIX}{name}"), "10.0.0.7:80").await?;
-        say(format_args!("registered {name} under lease {}", registration.lease))?;
+        print(format_args!("registered {name} under lease {}", registration.lease))?;
         leases.push(registration.lease);
     }
     leases.dedup();
     let [lease] = leases[..] else { return Err("three keys must share one lease".into()) };
-    tell(&store, lease).await?;
+    print_store(&store, lease).await?;
 
     // To register again is to overwrite; the lease stays.
     session.register_raw(format!("{PREFIX}a"), "10.0.0.8:80").await?;
     let pair = store.get_key(format!("{PREFIX}a")).await?.ok_or("a registered key is in the store")?;
-    say(format_args!("overwrote a with {}", String::from_utf8_lossy(&pair.value)))?;
+    print(format_args!("overwrote a with {}", String::from_utf8_lossy(&pair.value)))?;
 
-    // One by one they go; with the last one goes the lease.
+    // The session revokes the lease with the last key.
     for name in ["a", "b", "c"] {
         session.unregister(format!("{PREFIX}{name}"));
         session.synced().await;
-        say(format_args!("unregistered {name}"))?;
-        tell(&store, lease).await?;
+        print(format_args!("unregistered {name}"))?;
+        print_store(&store, lease).await?;
     }
 
-    // An orderly end. Without it everything would end by itself after the TTL.
+    // Without a close the lease would expire after its TTL.
     session.close().await?;
     store.close().await;
     Ok(())
 }
 
-/// What the store itself says, not what the session believes.
-async fn tell(store: &Store, lease: LeaseId) -> Result<(), Box<dyn Error>> {
+/// Prints what the store contains, not what the session knows.
+async fn print_store(store: &Store, lease: LeaseId) -> Result<(), Box<dyn Error>> {
     let stored = store.list(Selection::prefix(PREFIX)).await?.pairs.len();
     match store.lease(lease).await? {
-        Some(view) => say(format_args!(
+        Some(view) => print(format_args!(
             "  the store has {stored} keys, {} of them on lease {lease}, which lives for {:?} more",
             view.keys.len(),
             view.remaining
         ))?,
-        None => say(format_args!("  the store has {stored} keys, and lease {lease} is gone"))?,
+        None => print(format_args!("  the store has {stored} keys, and lease {lease} is gone"))?,
     }
     Ok(())
 }
 
-fn say(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
+fn print(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{line}")
 }

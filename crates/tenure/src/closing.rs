@@ -6,6 +6,8 @@
 //! **Invariant** (G2): the session is closed after the work has stopped and its keys are released, or after the bound of `close`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tenure_core::time::Moment;
 use tokio_util::sync::CancellationToken;
@@ -19,12 +21,20 @@ use crate::clock::Clock;
 pub(crate) struct Closing {
     request: CancellationToken,
     running: TaskTracker,
+    /// The longest grace of what has run.
+    grace_ms: Arc<AtomicU64>,
 }
 
 impl Closing {
-    /// Counts as running until it is dropped.
-    pub(crate) fn enter(&self) -> TaskTrackerToken {
+    /// Counts as running until it is dropped. Its work may take `grace` to stop.
+    pub(crate) fn enter(&self, grace: Duration) -> TaskTrackerToken {
+        self.grace_ms.fetch_max(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.running.token()
+    }
+
+    /// How long the work that has run may take to stop.
+    pub(crate) fn grace(&self) -> Duration {
+        Duration::from_millis(self.grace_ms.load(Ordering::Relaxed))
     }
 
     /// Waits until the end is requested.

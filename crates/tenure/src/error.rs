@@ -5,13 +5,13 @@ use std::time::Duration;
 use tenure_core::id::InvalidName;
 use thiserror::Error;
 
-use crate::client::SubmitError;
 use crate::election::{AnnounceError, CampaignError, LeadError, StepDownError};
 use crate::hold::{CommitError, LossReason, Lost, ReleaseError};
 use crate::lock::{BarrierError, LockError};
 use crate::member::JoinError;
 use crate::session::{InvalidOptions, LeaseError, RegisterError};
 use crate::store::{InvalidStoreUrl, StoreError};
+use crate::task::{CommandError, SubmitError, TaskRequestError, WaitTaskError};
 
 /// A result with the error [`enum@Error`], unless another one is named.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -263,6 +263,12 @@ pub enum Error {
     Announce(#[from] AnnounceError),
     /// A task was not submitted, or it is unknown.
     Submit(#[from] SubmitError),
+    /// A command was not handled, or it is unknown.
+    Command(#[from] CommandError),
+    /// A task was not deleted, forgotten or retried, or it is unknown.
+    TaskRequest(#[from] TaskRequestError),
+    /// The end of a task was not seen.
+    WaitTask(#[from] WaitTaskError),
     /// The store failed.
     Store(#[from] StoreError),
 }
@@ -286,11 +292,10 @@ impl Error {
             Error::Lease(error) => error.class(),
             Error::StepDown(error) => error.class(),
             Error::Announce(error) => error.class(),
-            Error::Submit(error) => match error {
-                SubmitError::Unknown(_) => ErrorClass::Ambiguous,
-                SubmitError::Store(error) => error.into(),
-                _ => ErrorClass::Invalid,
-            },
+            Error::Submit(error) => error.class(),
+            Error::Command(error) => error.class(),
+            Error::TaskRequest(error) => error.class(),
+            Error::WaitTask(error) => error.class(),
             Error::Store(error) => error.into(),
         }
     }

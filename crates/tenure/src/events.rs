@@ -62,14 +62,14 @@ pub use tenure_core::events::{
 /// * The same history gives the same events, whenever it is read, whichever engine keeps it.
 /// * A part of the history that the store has compacted is an event too, [`EventKind::HistoryCompacted`], unless the stream reads
 ///   from the beginning: then it begins where the history begins.
-/// * Who held and who led before the first event is known: the first release after it names its holder.
+/// * The holders and leaders before the first event are known: the first release after it names its holder.
 /// * Reading needs read access to the namespace, no lease, and writes nothing.
 ///
 /// # Not guaranteed
 ///
 /// * *When* something happened: the store counts revisions. An event has the time that a record of its change contains, by the clock
 ///   of the process that wrote that ([`Event::at`]).
-/// * *That every fact is there*: what a value that cannot be read would say is missing.
+/// * *That every fact is there*: the facts in an unreadable value are missing.
 ///
 /// # Cancellation
 ///

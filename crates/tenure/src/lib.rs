@@ -35,7 +35,7 @@
 //! | [`presence`], [`member`], [`service`] | the live nodes and service instances |
 //! | [`lock`], [`election`], [`once`] | queues of one holder, and runs once per period |
 //! | [`ttl`] | elections on any storage with TTLs |
-//! | [`client`], [`task`], [`worker`] | submitted tasks, their handlers, and the workers that claim them |
+//! | [`task`], [`worker`] | tasks that clients submit, their handlers, and the workers that claim them |
 //! | [`events`], [`snapshot`] | the history of a namespace, and its state at one revision |
 //! | `conformance`, `testing` | suites for engines and storages; virtual time with faults |
 
@@ -84,8 +84,6 @@ pub mod election;
 
 pub mod ttl;
 
-pub mod client;
-
 pub mod events;
 
 pub mod snapshot;
@@ -109,7 +107,6 @@ pub mod conformance;
 pub mod testing;
 
 pub use self::tenure::{Close, Source, Tenure, TenureBuilder};
-pub use client::{NewTask, SubmitError, Submitted};
 pub use clock::{BootClock, Clock};
 pub use election::{Campaign, CampaignError, Candidate, Election, LeadError, Leader, Term};
 pub use error::{CloseError, ConnectError, Error, ErrorClass, Result};
@@ -121,9 +118,10 @@ pub use member::{Join, JoinError, Members, Membership};
 pub use service::{Picker, Service};
 pub use session::{Health, RegisterError, Registration, Session};
 pub use store::{Revision, Store, StoreError};
-pub use task::{Outcome, Task, TaskError};
+pub use task::{NewTask, Outcome, SubmitError, Task, TaskError};
 pub use worker::{Worker, WorkerBuilder};
 
+pub use tenure_core::backoff::Backoff;
 pub use tenure_core::fence::Fence;
 pub use tenure_core::id::{
     ElectionName, InstanceId, InvalidName, LockName, Namespace, NodeId, RegistryKey, ServiceName, TaskId,

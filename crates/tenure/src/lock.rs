@@ -31,6 +31,8 @@ pub use request::{LockError, LockRequest};
 pub use snapshot::{Holder, LockList, LockSnapshot};
 pub use tenure_core::queue::LockMode;
 
+pub use crate::queue::QueuePosition;
+
 pub use crate::hold::{Lost, ReleaseError};
 
 /// The locks of a namespace, on a session. Cheap to clone.

@@ -31,8 +31,8 @@ pub use tenure_core::record::OnceRecord;
 /// `retry_failed` needs it; longer, and the lock is released later.
 const FINISH_WITHIN: Duration = Duration::from_secs(3);
 
-/// How long [`Once::run_forever`] sleeps at most before it looks at the wall clock again, which an operator may have set meanwhile. It asks
-/// nothing of the store then.
+/// How long [`Once::run_forever`] sleeps at most before it reads the wall clock again, which an operator may have set meanwhile. The wake-up
+/// sends no request to the store.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
 /// Work that runs at most once per period, whichever process does it. Cheap to clone.
@@ -195,7 +195,7 @@ impl Once {
         Once { locks, clock, gate, reason: String::new() }
     }
 
-    /// Counts only runs that succeeded: one that failed, or whose end was not recorded, is tried again in the same period.
+    /// Counts only runs that succeeded: one that failed, or one without a recorded end, is tried again in the same period.
     #[must_use]
     pub fn retry_failed(mut self) -> Once {
         self.gate = self.gate.map(RunGate::retry_failed);
@@ -210,7 +210,7 @@ impl Once {
         self
     }
 
-    /// Why, for those who look at the lock.
+    /// The reason that is stored with the lock, for its observers.
     #[must_use]
     pub fn reason(mut self, reason: impl Into<String>) -> Once {
         self.reason = reason.into();

@@ -21,7 +21,8 @@ mod requests;
 mod waiter;
 mod watches;
 
-pub(crate) use acquire::{AcquireOptions, QueueError, WaitPolicy};
+pub use acquire::QueuePosition;
+pub(crate) use acquire::{AcquireOptions, QueueError, QueuedHook, WaitPolicy};
 pub(crate) use driver::QueueDriver;
 pub(crate) use queue_hold::QueueHold;
 pub(crate) use waiter::{QueueArrival, WaiterEnd, WaiterHandle, WaiterStatus};

@@ -53,6 +53,7 @@ pub(crate) async fn run<E: Exchange>(
 ) -> E::Output {
     let mut attempts = Attempts::new(clock, Backoff::REQUEST);
     loop {
+        // The exchange decides what to send next: after a lost reply it may read before it writes again.
         let reply = match exchange.request() {
             StoreRequest::Get(get) => store.get(get).await.map(StoreReply::Page),
             StoreRequest::Txn(txn) => store.txn(txn).await.map(StoreReply::Txn),

@@ -198,6 +198,15 @@ impl Service {
         Ok(self.services.instances(self.name()?).await?)
     }
 
+    /// All instances, then every change.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidName`] if no service has such a name.
+    pub fn watch(&self) -> Result<InstanceWatch, InvalidName> {
+        Ok(self.services.watch(self.name()?))
+    }
+
     /// Picks instances from a local copy that one watch keeps current. Waits for the first snapshot.
     ///
     /// # Errors

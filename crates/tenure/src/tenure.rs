@@ -3,6 +3,7 @@
 //! Everything here is thin: it checks names and passes them to the modules that do the work.
 
 mod builder;
+mod tasks;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +16,6 @@ use bytes::Bytes;
 use tenure_core::id::{ElectionName, InvalidName, LockName, Namespace, NodeId, RegistryKey, ServiceName};
 use tenure_core::layout::{Key, Layout};
 
-use crate::client::{Client, NewTask, SubmitError, Submitted};
 use crate::closing::Closing;
 use crate::election::{Election, Elections, LocalTerms};
 use crate::error::{CloseError, ConnectError};
@@ -29,7 +29,7 @@ use crate::service::{Service, Services};
 use crate::session::{Health, Register, Session};
 use crate::snapshot::SnapshotRequest;
 use crate::store::Store;
-use crate::worker::WorkerBuilder;
+use crate::task::access::TaskAccess;
 
 pub use builder::{Source, TenureBuilder};
 
@@ -101,6 +101,8 @@ pub struct Tenure {
 struct TenureShared {
     session: Session,
     identity: Identity,
+    /// The sender of commands; the name of the identity otherwise.
+    sender: Option<NodeId>,
     /// Whether `close` closes the store: a store that was given open may have other users.
     owns_store: bool,
     terms: LocalTerms,
@@ -116,7 +118,7 @@ struct Scope {
     layout: Layout,
     locks: Locks,
     elections: Elections,
-    client: Client,
+    tasks: TaskAccess,
 }
 
 impl Tenure {
@@ -138,10 +140,15 @@ impl Tenure {
         TenureBuilder::default()
     }
 
-    fn new(session: Session, namespace: Namespace, identity: Identity, owns_store: bool) -> Tenure {
+    fn new(
+        session: Session,
+        namespace: Namespace,
+        (identity, sender): (Identity, Option<NodeId>),
+        owns_store: bool,
+    ) -> Tenure {
         let scopes = Mutex::default();
         let (terms, closing) = (LocalTerms::default(), Closing::default());
-        let shared = Arc::new(TenureShared { session, identity, owns_store, terms, closing, scopes });
+        let shared = Arc::new(TenureShared { session, identity, sender, owns_store, terms, closing, scopes });
         let scope = shared.scope(namespace);
         Tenure { shared, scope }
     }
@@ -152,7 +159,7 @@ impl Tenure {
     ///
     /// [`InvalidName`](crate::InvalidName) if no namespace has such a name.
     pub fn on_session(session: &Session, namespace: impl IntoId<Namespace>) -> Result<Tenure, InvalidName> {
-        Ok(Tenure::new(session.clone(), namespace.into_id()?, identity::current(), false))
+        Ok(Tenure::new(session.clone(), namespace.into_id()?, (identity::current(), None), false))
     }
 
     /// A handle on another namespace, on the same session.
@@ -260,29 +267,6 @@ impl Tenure {
         services.clock(self.shared.session.clock().clone())
     }
 
-    /// Submits a task.
-    ///
-    /// # Errors
-    ///
-    /// See [`SubmitError`].
-    ///
-    /// # Cancellation
-    ///
-    /// The task may have been submitted or not.
-    pub async fn submit(&self, task: NewTask) -> Result<Submitted, SubmitError> {
-        self.scope.client.submit(task).await
-    }
-
-    /// The tasks of the namespace: reading, commands, waiting for their end.
-    pub fn tasks(&self) -> Client {
-        self.scope.client.clone()
-    }
-
-    /// A worker that claims and runs tasks of the namespace, about to be started.
-    pub fn worker(&self, node: impl IntoId<NodeId>) -> WorkerBuilder {
-        WorkerBuilder::new(self.clone(), node.into_id())
-    }
-
     /// What happened in the namespace, from the history that the store keeps.
     pub fn events(&self) -> Events {
         Events::new(self.store(), &self.scope.namespace).clock(self.shared.session.clock().clone())
@@ -293,8 +277,8 @@ impl Tenure {
         SnapshotRequest::new(self.store(), &self.scope.namespace)
     }
 
-    /// Ends everything of this session, in all namespaces, in this order: `lead`s drop their work and resign, new requests fail, holds
-    /// become invalid with [`LossReason::Closed`](crate::LossReason::Closed), registrations are deleted, leases are revoked, and the store
+    /// Ends everything of this session, in all namespaces, in this order: workers stop their handlers and release their tasks, `lead`s
+    /// drop their work and resign, new requests fail, holds become invalid with [`LossReason::Closed`](crate::LossReason::Closed), registrations are deleted, leases are revoked, and the store
     /// is closed if [`TenureBuilder::connect`] opened it. All callers get the same result. [`Close::timeout`] bounds the first step.
     ///
     /// Release guards and resign terms of your own before: a lease with a live guard or term is not revoked.
@@ -307,7 +291,12 @@ impl Tenure {
     ///
     /// The session is closed in the background once its last handle is dropped, and the store stays open until then.
     pub fn close(&self) -> Close {
-        Close { tenure: self.clone(), timeout: STOP_WITHIN }
+        Close { tenure: self.clone(), timeout: None }
+    }
+
+    /// What is stopped before the session ends.
+    pub(crate) fn closing(&self) -> &Closing {
+        &self.shared.closing
     }
 
     /// How long another process with the same id is waited for.
@@ -332,20 +321,22 @@ impl fmt::Debug for Tenure {
 #[must_use = "nothing is closed before it is awaited"]
 pub struct Close {
     tenure: Tenure,
-    timeout: Duration,
+    timeout: Option<Duration>,
 }
 
 impl Close {
-    /// How long `lead`s may take to stop their work and resign; 5 s otherwise. What has not stopped then loses its hold.
+    /// How long `lead`s and workers may take to stop and to release; the longest grace of a worker and 5 s otherwise. What has not stopped
+    /// then loses its hold.
     pub fn timeout(mut self, timeout: Duration) -> Close {
-        self.timeout = timeout;
+        self.timeout = Some(timeout);
         self
     }
 
     async fn send(self) -> Result<(), CloseError> {
         let shared = &self.tenure.shared;
         let clock = shared.session.clock();
-        shared.closing.close(clock.now() + self.timeout, clock).await;
+        let timeout = self.timeout.unwrap_or(shared.closing.grace() + STOP_WITHIN);
+        shared.closing.close(clock.now() + timeout, clock).await;
         let closed = shared.session.close().await;
         if shared.owns_store {
             shared.session.store().close().await;
@@ -372,15 +363,8 @@ impl TenureShared {
 
 impl Scope {
     fn open(shared: &TenureShared, namespace: Namespace) -> Scope {
-        let TenureShared { session, identity, terms, closing, .. } = shared;
-        let client = Client::new(session.store().clone(), &namespace)
-            .clock(session.clock().clone())
-            .identity(identity.clone());
-        // A name that cannot be the sender of a command is replaced by the one that the client has anyway.
-        let client = match NodeId::parse(&identity.name()) {
-            Ok(name) => client.named(name),
-            Err(_) => client,
-        };
+        let TenureShared { session, identity, sender, terms, closing, .. } = shared;
+        let process = (sender.clone(), identity.clone());
         Scope {
             layout: Layout::new(&namespace),
             locks: Locks::new(session, &namespace).identity(identity.clone()),
@@ -388,7 +372,7 @@ impl Scope {
                 .identity(identity.clone())
                 .terms(terms)
                 .closing(closing),
-            client,
+            tasks: TaskAccess::new(session.store(), session.clock(), &namespace, process),
             namespace,
         }
     }

@@ -14,7 +14,7 @@
 //! let world = World::new();
 //! let (web, other) = (world.process("web-1"), world.process("other"));
 //! let tenure = web.builder().namespace("shop").ttl(Duration::from_secs(10)).connect().await?;
-//! let registration = tenure.register_raw("web-1", "10.0.0.7:80").await?;
+//! let registration = tenure.register("web-1", "10.0.0.7:80").await?;
 //!
 //! web.partition();
 //! world.advance(Duration::from_secs(12)).await;

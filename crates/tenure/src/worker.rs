@@ -8,8 +8,9 @@ mod claims;
 mod driver;
 mod feeds;
 mod handlers;
-mod measure;
 mod memory;
+mod metrics;
+mod node;
 mod status;
 mod writes;
 
@@ -28,13 +29,18 @@ use tokio::sync::{broadcast, mpsc, watch};
 use crate::clock::Clock;
 use crate::ordered_watch;
 use crate::tenure::request;
-use driver::Wish;
+use driver::WorkerRequest;
 
-pub use builder::{Start, WorkerBuilder};
-pub use measure::describe_metrics;
+pub use builder::{StartWorker, WorkerBuilder};
 pub use memory::memory;
+pub use metrics::describe_metrics;
+pub use node::{NodeHandle, PlannedRelease, RebalancePlan};
 pub use status::{ShutdownError, WorkerEnd, WorkerStatus};
 pub use tenure_core::balance;
+pub use tenure_core::balance::{
+    AcceptAll, Balancer, Capacity, ClaimDecision, Claimable, ClusterLoad, Fair, Release, Rendezvous,
+    ResourceUsage, Weighted,
+};
 pub use tenure_core::worker::{Keep, ReleaseReason, WorkerEvent, WorkerStats};
 
 /// How much longer than the grace of its handlers a shutdown may take: for the store to confirm what was written and released.
@@ -85,7 +91,7 @@ struct WorkerShared {
     id: NodeId,
     clock: Arc<dyn Clock>,
     grace: Duration,
-    wish: mpsc::UnboundedSender<Wish>,
+    request: mpsc::UnboundedSender<WorkerRequest>,
     events: broadcast::Sender<WorkerEvent>,
     status: watch::Receiver<WorkerStatus>,
     stats: ordered_watch::OrderedReceiver<WorkerStats>,
@@ -95,7 +101,7 @@ struct WorkerShared {
 impl Drop for WorkerShared {
     fn drop(&mut self) {
         // A worker that has ended does not receive it.
-        let _ = self.wish.send(Wish::Shutdown(self.clock.now() + self.grace));
+        let _ = self.request.send(WorkerRequest::Shutdown(self.clock.now() + self.grace));
     }
 }
 
@@ -181,7 +187,7 @@ impl Shutdown {
     async fn send(self) -> Result<(), ShutdownError> {
         let shared = &self.worker.shared;
         // A worker that has ended does not receive it, and reports below how it ended.
-        let _ = shared.wish.send(Wish::Shutdown(shared.clock.now() + self.within));
+        let _ = shared.request.send(WorkerRequest::Shutdown(shared.clock.now() + self.within));
         self.worker.finished().await.as_shutdown()
     }
 }

@@ -1,4 +1,5 @@
-//! Those who want to lead: through the library, or written by hand with a key and a watch of the key before it.
+//! Candidates: through the library, or a reference program with a key and a watch of the key before
+//! it.
 
 use tenure::election::{Election, Elections, Term};
 use tenure::session::Session;
@@ -14,27 +15,27 @@ use crate::workload::wrong;
 /// As many processes as a small cluster has.
 const PARTIES: usize = 3;
 
-/// What stands for as many processes: connections, sessions and leases of their own.
+/// The equivalent of this many processes: each has its own connection, session and lease.
 pub(super) enum CandidateProcesses {
-    Ours { stores: Vec<Store>, sessions: Vec<Session> },
+    Tenure { stores: Vec<Store>, sessions: Vec<Session> },
     Reference { raw: Raw, lease: i64 },
 }
 
-/// One of those processes, for which any number of candidates can stand.
+/// One of those processes, which may have any number of candidates.
 #[derive(Clone)]
 pub(super) enum CandidateProcess {
-    Ours(Election),
+    Tenure(Election),
     Reference(ReferenceQueue),
 }
 
-/// Who leads.
+/// The leader.
 pub(super) enum Leader {
-    Ours(Box<Term>),
+    Tenure(Box<Term>),
     Reference(ReferenceQueue, QueuePosition),
 }
 
 impl CandidateProcesses {
-    pub(super) async fn ours(
+    pub(super) async fn tenure(
         place: &StoreUnderTest,
     ) -> Result<(CandidateProcesses, Vec<CandidateProcess>), BenchFailure> {
         let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
@@ -50,11 +51,11 @@ impl CandidateProcesses {
                 StoreUrl::Memory | StoreUrl::File(_) => place.store.clone(),
             };
             let session = open_session(&store)?;
-            let election = Elections::new(&session, &namespace).election("ours");
-            parties.push(CandidateProcess::Ours(election));
+            let election = Elections::new(&session, &namespace).election("tenure");
+            parties.push(CandidateProcess::Tenure(election));
             sessions.push(session);
         }
-        Ok((CandidateProcesses::Ours { stores, sessions }, parties))
+        Ok((CandidateProcesses::Tenure { stores, sessions }, parties))
     }
 
     pub(super) async fn reference(
@@ -73,7 +74,7 @@ impl CandidateProcesses {
     /// Where the candidates' keys are.
     pub(super) fn line(&self, place: &StoreUnderTest) -> String {
         match self {
-            CandidateProcesses::Ours { .. } => format!("{}elections/ours/", place.prefix),
+            CandidateProcesses::Tenure { .. } => format!("{}elections/tenure/", place.prefix),
             CandidateProcesses::Reference { .. } => format!("{}locks/raw-elected/", place.prefix),
         }
     }
@@ -81,7 +82,7 @@ impl CandidateProcesses {
     /// Leaves nothing behind.
     pub(super) async fn close(self) -> Result<(), BenchFailure> {
         match self {
-            CandidateProcesses::Ours { stores, sessions } => {
+            CandidateProcesses::Tenure { stores, sessions } => {
                 for session in &sessions {
                     close_session(session).await?;
                 }
@@ -96,12 +97,12 @@ impl CandidateProcesses {
 }
 
 impl CandidateProcess {
-    /// Stands, and waits until it leads.
+    /// Enters the queue, and waits until it leads.
     pub(super) async fn campaign(self) -> Result<Leader, BenchFailure> {
         match self {
-            CandidateProcess::Ours(election) => {
+            CandidateProcess::Tenure(election) => {
                 let term = election.campaign().value("here").await;
-                Ok(Leader::Ours(Box::new(term.map_err(|error| wrong(format!("not elected: {error}")))?)))
+                Ok(Leader::Tenure(Box::new(term.map_err(|error| wrong(format!("not elected: {error}")))?)))
             }
             CandidateProcess::Reference(queue) => {
                 let queue = queue.another();
@@ -116,7 +117,7 @@ impl CandidateProcess {
 impl Leader {
     pub(super) async fn resign(self) -> Result<(), BenchFailure> {
         match self {
-            Leader::Ours(term) => {
+            Leader::Tenure(term) => {
                 term.resign().await.map_err(|error| wrong(format!("not resigned: {error}")))
             }
             Leader::Reference(queue, stand) => queue.leave(stand).await,

@@ -1,4 +1,5 @@
-//! What the store itself takes for a change that somebody waits for: one transaction, and then one delivery to a watch.
+//! The time that the store itself takes for a change that a watcher waits for: one transaction, and
+//! then one delivery.
 
 use std::time::{Duration, Instant};
 
@@ -53,13 +54,13 @@ impl StoreProbe {
     }
 }
 
-/// Somebody who sees candidates come.
+/// An observer that counts candidates as they enter.
 pub(super) struct CandidateWatch {
     events: WatchStream,
     seen: usize,
 }
 
-/// Who has not come after this long never does.
+/// A candidate that has not entered after this long never does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl CandidateWatch {
@@ -71,7 +72,7 @@ impl CandidateWatch {
         })
     }
 
-    /// Waits until so many have come, all told.
+    /// Waits until this many have entered in all.
     pub(super) async fn came(&mut self, count: usize) -> Result<(), BenchFailure> {
         let coming = async {
             while self.seen < count {
@@ -87,7 +88,7 @@ impl CandidateWatch {
             Ok(())
         };
         let came = tokio::time::timeout(PATIENCE, coming).await;
-        came.unwrap_or_else(|_| Err(wrong(format!("not everybody came within {PATIENCE:?}"))))
+        came.unwrap_or_else(|_| Err(wrong(format!("not all candidates entered within {PATIENCE:?}"))))
     }
 }
 
@@ -95,5 +96,5 @@ fn is_new(change: &Change) -> bool {
     matches!(change, Change::Put { pair, .. } if pair.version == 1)
 }
 
-/// What setting up set going has come to rest by then: whoever stands watches its own place only after a while.
+/// After this time the work of the setup is done: a waiter watches its own key only after a delay.
 pub(super) const SETTLED_AFTER: Duration = Duration::from_millis(300);

@@ -1,4 +1,5 @@
-//! One turn: a line of candidates, and leaders who resign one after the other and stand behind all others again.
+//! One turn: a queue of candidates, and leaders that resign one after the other and enter the queue
+//! again.
 
 use std::time::Instant;
 
@@ -28,24 +29,24 @@ impl ElectionTurn {
         size: ElectionSize,
     ) -> Result<ElectionTurn, BenchFailure> {
         let (parties, each) = match (side, &place.raw) {
-            (Side::Ours, _) => CandidateProcesses::ours(place).await?,
+            (Side::Tenure, _) => CandidateProcesses::tenure(place).await?,
             (Side::Reference, Some(raw)) => CandidateProcesses::reference(place, raw).await?,
             (Side::Reference, None) => return Err(wrong("there is no reference")),
         };
         let onlooker = CandidateWatch::open(&place.store, &parties.line(place)).await?;
         let probe = StoreProbe::open(&place.store, &place.prefix).await?;
-        let crowd = CandidateGroup { parties: each, next: 0, candidates: JoinSet::new(), onlooker };
-        // In a task of its own: the thread that waits for us would have to be woken for each step.
-        let turn = tokio::spawn(crowd.changes(probe, size)).await;
+        let contend = CandidateGroup { parties: each, next: 0, candidates: JoinSet::new(), onlooker };
+        // In a task of its own: otherwise the waiting thread would be woken for each step.
+        let turn = tokio::spawn(contend.changes(probe, size)).await;
         parties.close().await?;
         turn.map_err(|error| wrong(format!("a turn panicked: {error}")))?
     }
 }
 
-/// All who want to lead.
+/// All candidates.
 struct CandidateGroup {
     parties: Vec<CandidateProcess>,
-    /// Who has stood so far.
+    /// How many candidates have entered so far.
     next: usize,
     candidates: JoinSet<(Result<Leader, BenchFailure>, Instant)>,
     onlooker: CandidateWatch,
@@ -58,7 +59,7 @@ impl CandidateGroup {
         size: ElectionSize,
     ) -> Result<ElectionTurn, BenchFailure> {
         for _ in 0..size.candidates {
-            self.stand().await?;
+            self.enter().await?;
         }
         let (mut leader, _) = self.elected().await?;
         tokio::time::sleep(SETTLED_AFTER).await;
@@ -72,7 +73,7 @@ impl CandidateGroup {
             let (next, at) = elected?;
             took.push(at.duration_since(before));
             leader = next;
-            self.stand().await?;
+            self.enter().await?;
         }
         let total = begin.elapsed();
         self.candidates.shutdown().await;
@@ -80,8 +81,9 @@ impl CandidateGroup {
         Ok(ElectionTurn { changes: Sample::new(took, total, count), store: probe.sample() })
     }
 
-    /// One more candidate, of another party than the last; it stands when this returns.
-    async fn stand(&mut self) -> Result<(), BenchFailure> {
+    /// Adds one more candidate, of another process than the last; it is in the queue when this
+    /// returns.
+    async fn enter(&mut self) -> Result<(), BenchFailure> {
         let party = self.parties[self.next % self.parties.len()].clone();
         self.next += 1;
         self.candidates.spawn(async move {
@@ -91,13 +93,13 @@ impl CandidateGroup {
         self.onlooker.came(self.next).await
     }
 
-    /// Who leads next, and since when.
+    /// The next leader, and since when it leads.
     async fn elected(&mut self) -> Result<(Leader, Instant), BenchFailure> {
         let (elected, at) = self
             .candidates
             .join_next()
             .await
-            .ok_or_else(|| wrong("nobody is left to lead"))?
+            .ok_or_else(|| wrong("no candidate is left to lead"))?
             .map_err(|error| wrong(format!("a candidate panicked: {error}")))?;
         Ok((elected?, at))
     }

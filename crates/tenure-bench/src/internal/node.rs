@@ -1,4 +1,5 @@
-//! A node whose handlers wait until they are stopped, for those who kill it or look at what it costs.
+//! A node with handlers that wait until they are stopped, for workloads that kill it or measure its
+//! cost.
 
 use std::time::Duration;
 
@@ -13,14 +14,14 @@ use super::{Ready, cpu_time, go_on, now_ns};
 use crate::failure::BenchFailure;
 use crate::report::print;
 
-/// How a node in another process stands.
+/// The state of a node in another process.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct Footprint {
     /// How many tasks it owns.
     pub(crate) tasks: usize,
-    /// How many changes of tasks it has looked at.
+    /// How many changes of tasks it has processed.
     pub(crate) changes: u64,
-    /// The memory that is really there; none where the system does not tell.
+    /// The resident memory; `None` where the system does not report it.
     pub(crate) rss_kib: Option<u64>,
     /// The CPU time of the process so far.
     cpu_ns: u64,
@@ -36,7 +37,7 @@ impl Footprint {
     }
 }
 
-/// Joins, and tells how it stands whenever it is told to go on.
+/// Joins, and prints its state at each line on stdin.
 pub(super) async fn run(
     (url, namespace, id): (&StoreUrl, &Namespace, &NodeId),
     ttl: Duration,

@@ -1,4 +1,4 @@
-//! What a crowd hands from one to the next, and the clock that runs meanwhile.
+//! What a group of waiters hands on, and the clock that runs meanwhile.
 //!
 //! **Invariant**: one has it at a time. Two at once is no figure but a broken lock, and ends the benchmark.
 
@@ -11,11 +11,11 @@ use crate::failure::BenchFailure;
 use crate::sample::Sample;
 use crate::workload::wrong;
 
-/// Handed on until everybody has had it about once, and then as often as is counted.
+/// Handed on until each waiter has had it about once, and then as often as is counted.
 pub(super) struct Baton {
-    course: Mutex<BatonState>,
+    state: Mutex<BatonState>,
     is_over: Notify,
-    /// Hand-offs before the clock runs: until then not everybody has come.
+    /// Hand-offs before the clock runs: until then not all waiters have entered.
     uncounted: usize,
     counted: usize,
 }
@@ -33,25 +33,25 @@ struct BatonState {
 
 impl Baton {
     pub(super) fn new(uncounted: usize, counted: usize) -> Baton {
-        Baton { course: Mutex::default(), is_over: Notify::new(), uncounted, counted }
+        Baton { state: Mutex::default(), is_over: Notify::new(), uncounted, counted }
     }
 
-    /// Somebody has it.
+    /// A waiter has acquired the lock.
     pub(super) fn taken(&self) -> Result<(), BenchFailure> {
         let now = Instant::now();
-        let mut course = self.course();
-        if std::mem::replace(&mut course.is_held, true) {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.is_held, true) {
             return Err(wrong("two held one lock at once"));
         }
-        course.handed += 1;
-        if course.handed == self.uncounted {
-            course.began = Some(now);
+        state.handed += 1;
+        if state.handed == self.uncounted {
+            state.began = Some(now);
         }
-        if course.handed > self.uncounted && course.took.len() < self.counted {
-            let took = course.released.map(|released| now.duration_since(released)).unwrap_or_default();
-            course.took.push(took);
-            if course.took.len() == self.counted {
-                course.total = course.began.map(|began| now.duration_since(began)).unwrap_or_default();
+        if state.handed > self.uncounted && state.took.len() < self.counted {
+            let took = state.released.map(|released| now.duration_since(released)).unwrap_or_default();
+            state.took.push(took);
+            if state.took.len() == self.counted {
+                state.total = state.began.map(|began| now.duration_since(began)).unwrap_or_default();
                 self.is_over.notify_one();
             }
         }
@@ -59,21 +59,21 @@ impl Baton {
     }
 
     /// Its holder begins to give it back.
-    pub(super) fn given_back(&self) {
-        let mut course = self.course();
-        course.is_held = false;
-        course.released = Some(Instant::now());
+    pub(super) fn released(&self) {
+        let mut state = self.state();
+        state.is_held = false;
+        state.released = Some(Instant::now());
     }
 
     /// Waits until it was handed on often enough.
     pub(super) async fn over(&self) -> Sample {
         self.is_over.notified().await;
-        let course = self.course();
-        Sample::new(course.took.clone(), course.total, course.took.len())
+        let state = self.state();
+        Sample::new(state.took.clone(), state.total, state.took.len())
     }
 
-    fn course(&self) -> MutexGuard<'_, BatonState> {
-        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, BatonState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
         let baton = Baton::new(3, 2);
         for _ in 0..6 {
             baton.taken().unwrap();
-            baton.given_back();
+            baton.released();
         }
         assert_eq!(baton.over().await.count, 2);
     }

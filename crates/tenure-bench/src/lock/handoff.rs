@@ -1,4 +1,4 @@
-//! One lock that everybody wants: how fast it goes from one to the next, with all who wait in one process.
+//! One contended lock: how fast it is handed over, with all waiters in one process.
 //!
 //! Each turn has a lock of its own: what etcd remembers of a lock's past makes it slower until history is compacted.
 
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::baton::Baton;
 use super::reference::{ReferenceQueue, TurnCheck};
-use super::{LockSize, tell};
+use super::{LockSize, report_sides};
 use crate::failure::BenchFailure;
 use crate::report::BenchReport;
 use crate::sample::Sample;
@@ -18,7 +18,7 @@ use crate::store_under_test::{StoreUnderTest, close_session, open_session};
 use crate::turns::{Contest, Side};
 use crate::workload::wrong;
 
-/// How many wait, and what the contract wants of ours by the reference.
+/// How many wait, and the least ratio of Tenure's rate to the reference's.
 pub(super) const CROWDS: [(&str, usize, f64); 3] =
     [("handoff_16", 16, 1.8), ("handoff_64", 64, 1.8), ("handoff_256", 256, 1.8)];
 
@@ -28,20 +28,20 @@ pub(super) async fn run(
     report: &mut BenchReport,
 ) -> Result<(), BenchFailure> {
     for (workload, waiters, least) in CROWDS.into_iter().filter(|(workload, ..)| size.has(workload)) {
-        for care in TurnCheck::beside(place) {
+        for care in TurnCheck::compared_with(place) {
             let name = |side, round| format!("{side}-{waiters}-{}-{round}", care.name());
             let contest = Contest::hold(place, size.rounds, async |side, round| match side {
-                Side::Ours => ours(place, &name("ours", round), waiters, size.locks).await,
+                Side::Tenure => measure_tenure(place, &name("tenure", round), waiters, size.locks).await,
                 Side::Reference => reference(place, (&name("raw", round), *care), waiters, size.locks).await,
             })
             .await?;
-            tell((workload, care.name()), place, &contest, care.goal(least), report)?;
+            report_sides((workload, care.name()), place, &contest, care.goal(least), report)?;
         }
     }
     Ok(())
 }
 
-async fn ours(
+async fn measure_tenure(
     place: &StoreUnderTest,
     name: &str,
     waiters: usize,
@@ -50,7 +50,7 @@ async fn ours(
     let namespace = Namespace::parse(place.namespace()).map_err(|error| wrong(error.to_string()))?;
     let session = open_session(&place.store)?;
     let locks = Locks::new(&session, &namespace);
-    let sample = crowd(waiters, locks_len, || Waiter::Ours(locks.clone(), name.to_owned())).await?;
+    let sample = contend(waiters, locks_len, || Waiter::Tenure(locks.clone(), name.to_owned())).await?;
     drop(locks);
     close_session(&session).await?;
     Ok(sample)
@@ -66,41 +66,42 @@ async fn reference(
     let raw = place.connect_raw().await?;
     let lease = ReferenceQueue::lease(&raw).await?;
     let queue = ReferenceQueue::new(&raw, &place.prefix, name, lease).with(care);
-    let sample = crowd(waiters, locks_len, || Waiter::Reference(queue.another())).await?;
+    let sample = contend(waiters, locks_len, || Waiter::Reference(queue.another())).await?;
     ReferenceQueue::end(&raw, lease).await?;
     Ok(sample)
 }
 
-/// One of those who want the lock.
+/// One waiter of the lock.
 enum Waiter {
-    Ours(Locks, String),
+    Tenure(Locks, String),
     Reference(ReferenceQueue),
 }
 
 impl Waiter {
-    /// Holds it for no time at all, and stands behind the others again.
+    /// Acquires and releases it immediately, and enters the queue again.
     async fn take(&self, baton: &Baton) -> Result<(), BenchFailure> {
         match self {
-            Waiter::Ours(locks, name) => {
+            Waiter::Tenure(locks, name) => {
                 let guard = locks.lock(name).await;
                 let guard = guard.map_err(|error| wrong(format!("not locked: {error}")))?;
                 baton.taken()?;
-                baton.given_back();
+                baton.released();
                 guard.release().await.map_err(|error| wrong(format!("not released: {error}")))
             }
             Waiter::Reference(queue) => {
                 let stand = queue.enter().await?;
                 queue.wait(&stand).await?;
                 baton.taken()?;
-                baton.given_back();
+                baton.released();
                 queue.leave(stand).await
             }
         }
     }
 }
 
-/// Lets so many want one lock until it was handed on often enough; those who wait then are sent home.
-async fn crowd(
+/// Lets this many tasks acquire one lock until it was handed over often enough; the remaining
+/// waiters are cancelled.
+async fn contend(
     waiters: usize,
     locks_len: usize,
     waiter: impl Fn() -> Waiter,

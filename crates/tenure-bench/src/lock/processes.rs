@@ -1,8 +1,9 @@
-//! One lock that everybody wants, and everybody is a process of its own.
+//! One contended lock, with each waiter in a process of its own.
 //!
-//! Nothing can be passed on behind the store's back, so whoever is next has to make sure of its turn with a look of its own.
+//! No hand-off can bypass the store, so the next waiter has to confirm its turn with a read.
 //!
-//! The processes share a clock, so each notes when it held and when it gave back, and the hand-offs are found by putting all notes in order.
+//! The processes share a clock, so each records when it held and when it released, and the
+//! hand-offs are computed from all records in order.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tenure::store::{Store, StoreUrl};
 use tenure_core::id::Namespace;
 
 use super::reference::{ReferenceQueue, TurnCheck};
-use super::{LockSize, tell};
+use super::{LockSize, report_sides};
 use crate::child::HelperProcess;
 use crate::failure::BenchFailure;
 use crate::internal::now_ns;
@@ -27,7 +28,7 @@ use crate::workload::wrong;
 pub(super) const WORKLOAD: &str = "handoff_16_processes";
 const PROCESSES: usize = 16;
 
-/// What the contract wants of ours by the reference.
+/// The least ratio of Tenure's rate to the reference's.
 const LEAST: f64 = 0.9;
 
 /// How long a turn takes for each lock of a turn that is counted: as long as a slow machine needs, and the processes take what they can get.
@@ -36,19 +37,20 @@ const SPAN_OF_ONE: Duration = Duration::from_micros(1_500);
 /// And at least this long: as many processes need a moment to wake up.
 const SPAN_MIN: Duration = Duration::from_secs(1);
 
-/// What a busy machine may add before we call a process stuck.
+/// What a busy machine may add before a process counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Who contends.
+/// Which program contends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Contending {
-    Ours,
+    Tenure,
     Raw,
     #[value(name = "raw_unchecked")]
     RawUnchecked,
 }
 
-/// When one process held: from, and until it began to give back, on the clock that all processes share.
+/// When one process held: from, and until it began to release, on the clock that all processes
+/// share.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Contended {
     holds_ns: Vec<(u64, u64)>,
@@ -64,18 +66,18 @@ pub(super) async fn run(
         return Ok(());
     }
     let span = SPAN_MIN.max(SPAN_OF_ONE * u32::try_from(size.locks).unwrap_or(u32::MAX));
-    for care in TurnCheck::beside(place) {
+    for care in TurnCheck::compared_with(place) {
         let contest = Contest::hold(place, size.rounds, async |side, round| match side {
-            Side::Ours => crowd(place, round, "ours", span).await,
-            Side::Reference => crowd(place, round, care.name(), span).await,
+            Side::Tenure => contend(place, round, "tenure", span).await,
+            Side::Reference => contend(place, round, care.name(), span).await,
         })
         .await?;
-        tell((WORKLOAD, care.name()), place, &contest, care.goal(LEAST), report)?;
+        report_sides((WORKLOAD, care.name()), place, &contest, care.goal(LEAST), report)?;
     }
     Ok(())
 }
 
-async fn crowd(
+async fn contend(
     place: &StoreUnderTest,
     round: usize,
     side: &str,
@@ -95,9 +97,10 @@ async fn crowd(
     }
     let mut holds = Vec::new();
     for part in &mut parts {
-        holds.extend(part.say::<Contended>(span + PATIENCE).await?.holds_ns);
+        holds.extend(part.receive::<Contended>(span + PATIENCE).await?.holds_ns);
     }
-    // Only now may they leave the line: whoever went home early would hand over to nobody.
+    // Only now may they leave the queue: the hand-off to a process that left early would not be
+    // measured.
     for part in &mut parts {
         part.go().await?;
     }
@@ -107,7 +110,7 @@ async fn crowd(
     handoffs(holds)
 }
 
-/// The hand-offs of everybody's holds.
+/// The hand-offs between the holds of all processes.
 fn handoffs(mut holds_ns: Vec<(u64, u64)>) -> Result<Sample, BenchFailure> {
     holds_ns.sort_unstable();
     let mut took = Vec::with_capacity(holds_ns.len());
@@ -127,9 +130,9 @@ pub(crate) struct Contender {
     way: ContenderQueue,
 }
 
-/// How it stands in line.
+/// Its access to the queue.
 enum ContenderQueue {
-    Ours(Session, Locks),
+    Tenure(Session, Locks),
     Raw(ReferenceQueue),
 }
 
@@ -141,14 +144,14 @@ impl Contender {
         side: Contending,
     ) -> Result<Contender, BenchFailure> {
         match side {
-            Contending::Ours => {
+            Contending::Tenure => {
                 let namespace = Namespace::parse(prefix.trim_matches('/'));
                 let namespace = namespace.map_err(|error| wrong(error.to_string()))?;
                 let session = open_session(&Store::open(url).await?)?;
                 let locks = Locks::new(&session, &namespace);
                 let first = locks.lock(format!("first-{}", std::process::id())).await;
                 first.map_err(not_locked)?.release().await.map_err(not_released)?;
-                Ok(Contender { way: ContenderQueue::Ours(session, locks) })
+                Ok(Contender { way: ContenderQueue::Tenure(session, locks) })
             }
             Contending::Raw | Contending::RawUnchecked => {
                 let raw = connect_raw(url).await?;
@@ -172,8 +175,8 @@ impl Contender {
 
     async fn take(&self) -> Result<(u64, u64), BenchFailure> {
         match &self.way {
-            ContenderQueue::Ours(_, locks) => {
-                let guard = locks.lock("ours-wanted").await.map_err(not_locked)?;
+            ContenderQueue::Tenure(_, locks) => {
+                let guard = locks.lock("tenure-wanted").await.map_err(not_locked)?;
                 let hold = (now_ns(), now_ns());
                 guard.release().await.map_err(not_released)?;
                 Ok(hold)
@@ -191,7 +194,7 @@ impl Contender {
     /// Leaves nothing behind.
     pub(crate) async fn close(self) -> Result<(), BenchFailure> {
         match self.way {
-            ContenderQueue::Ours(session, _) => close_session(&session).await,
+            ContenderQueue::Tenure(session, _) => close_session(&session).await,
             ContenderQueue::Raw(queue) => queue.close().await,
         }
     }

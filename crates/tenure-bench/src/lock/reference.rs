@@ -1,8 +1,10 @@
-//! The queue that people write by hand: a key each, and a watch each of the key before one's own.
+//! The queue of a program with bare calls: one key per waiter, and one watch per waiter of the key
+//! before its own.
 //!
-//! Whoever was before one may have left from the middle of the queue, or its lease may have ended, while somebody else still holds. So a program
-//! that is right looks whether nobody is before it when that one is gone, as ours does and the etcd project's own: [`TurnCheck::Checks`]. One
-//! that does not look is faster by that request and no lock; it is measured beside, without a goal.
+//! The predecessor may have left from the middle of the queue, or its lease may have expired, while
+//! another process still holds. A correct program therefore reads whether an older key exists when
+//! its predecessor is gone, as Tenure and the etcd project's own lock do: [`TurnCheck::Checks`]. A
+//! program without that read saves one request and is no lock; it is measured too, without a goal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,18 +18,18 @@ use crate::raw::Raw;
 use crate::store_under_test::{StoreUnderTest, TTL, failed};
 use crate::workload::wrong;
 
-/// Whether somebody makes sure of its turn.
+/// Whether a waiter confirms its turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TurnCheck {
-    /// Looks whether nobody else is before it when the one before it is gone.
+    /// Reads whether an older key exists when the predecessor is gone.
     Checks,
-    /// Holds when the one before it is gone.
+    /// Holds as soon as its predecessor is gone.
     Trusts,
 }
 
 impl TurnCheck {
-    /// Beside whom ours takes its turns here: both, or where there is no reference nobody, once.
-    pub(super) fn beside(place: &StoreUnderTest) -> &'static [TurnCheck] {
+    /// The references that Tenure is compared with here: both, or none where there is no server.
+    pub(super) fn compared_with(place: &StoreUnderTest) -> &'static [TurnCheck] {
         if place.raw.is_some() { &[TurnCheck::Checks, TurnCheck::Trusts] } else { &[TurnCheck::Checks] }
     }
 
@@ -38,7 +40,7 @@ impl TurnCheck {
         }
     }
 
-    /// What is wanted of ours by a reference that is as careful as this; nothing by one that is no lock.
+    /// The goal against a reference with this check; none against one that is no lock.
     pub(super) fn goal(self, least: f64) -> Option<f64> {
         match self {
             TurnCheck::Checks => Some(least),
@@ -47,18 +49,18 @@ impl TurnCheck {
     }
 }
 
-/// A queue, as one of a process stands in it.
+/// A queue, as used by one process.
 #[derive(Clone)]
 pub(crate) struct ReferenceQueue {
     raw: Arc<Raw>,
     /// Ends in `/`.
     prefix: Bytes,
     lease: i64,
-    /// How many stand here with this lease.
+    /// How many keys this process has put with this lease.
     count: Arc<AtomicU64>,
     /// Its own, again and again: etcd walks over every key that was ever there until its history is compacted.
     key: Bytes,
-    /// As much as ours say of themselves.
+    /// A value as long as Tenure's.
     value: Bytes,
     care: TurnCheck,
 }
@@ -67,7 +69,7 @@ pub(crate) struct ReferenceQueue {
 pub(crate) struct QueuePosition {
     key: Bytes,
     revision: i64,
-    /// Who was before it when it was put.
+    /// The key before it when it was put.
     pub(crate) before: Option<Bytes>,
 }
 
@@ -85,15 +87,15 @@ impl ReferenceQueue {
         first.another()
     }
 
-    /// The same queue for another who stands in it.
+    /// The same queue for another waiter.
     pub(crate) fn another(&self) -> ReferenceQueue {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
-        // As long as ours.
+        // A key as long as Tenure's.
         let key = [&self.prefix[..], format!("{:016x}-{count:016x}", self.lease).as_bytes()].concat();
         ReferenceQueue { key: key.into(), ..self.clone() }
     }
 
-    /// The same queue for somebody who is as careful as this.
+    /// The same queue for a waiter with this check.
     pub(crate) fn with(self, care: TurnCheck) -> ReferenceQueue {
         ReferenceQueue { care, ..self }
     }
@@ -113,12 +115,12 @@ impl ReferenceQueue {
         raw.revoke(lease).await.map_err(failed)
     }
 
-    /// Ends the lease that it stands on.
+    /// Revokes the lease of its keys.
     pub(crate) async fn close(&self) -> Result<(), BenchFailure> {
         ReferenceQueue::end(&self.raw, self.lease).await
     }
 
-    /// Stands in the queue, and says who is before it.
+    /// Enters the queue, and returns its position.
     pub(crate) async fn enter(&self) -> Result<QueuePosition, BenchFailure> {
         let key = self.key.clone();
         let entered = self.raw.enter(&self.prefix, key.clone(), self.value.clone(), self.lease).await;
@@ -126,7 +128,8 @@ impl ReferenceQueue {
         Ok(QueuePosition { key, revision: entered.revision, before: entered.before })
     }
 
-    /// Waits until its turn has come: a watch from now on, and one look at what happened before it stood.
+    /// Waits until it is its turn: a watch from now on, and one read of what happened before it
+    /// entered.
     pub(crate) async fn wait(&self, stand: &QueuePosition) -> Result<(), BenchFailure> {
         let mut before = stand.before.clone();
         while let Some(key) = before.take() {

@@ -1,4 +1,5 @@
-//! Locks that nobody else wants, taken and given back: one at a time, and many names at once. Each turn has locks of its own.
+//! Uncontended locks, acquired and released: one at a time, and many names at once. Each turn has
+//! locks of its own.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use tenure_core::id::Namespace;
 use tokio::task::JoinSet;
 
 use super::reference::ReferenceQueue;
-use super::{LockSize, tell};
+use super::{LockSize, report_sides};
 use crate::failure::BenchFailure;
 use crate::report::BenchReport;
 use crate::sample::Sample;
@@ -15,7 +16,7 @@ use crate::store_under_test::{StoreUnderTest, close_session, open_session};
 use crate::turns::{Contest, Side};
 use crate::workload::wrong;
 
-/// How many at once, and what the contract wants of ours by the reference.
+/// How many at once, and the least ratio of Tenure's rate to the reference's.
 pub(super) const WIDTHS: [(&str, usize, Option<f64>); 3] =
     [("lock_1", 1, Some(0.95)), ("lock_16", 16, None), ("lock_64", 64, Some(2.5))];
 
@@ -28,19 +29,20 @@ pub(super) async fn run(
     report: &mut BenchReport,
 ) -> Result<(), BenchFailure> {
     for (workload, width, least) in WIDTHS.into_iter().filter(|(workload, ..)| size.has(workload)) {
-        // A turn is as long as the one of single locks, or long enough for everybody to take a few.
+        // A turn is as long as the one of single locks, or long enough for each task to acquire a
+        // few.
         let each = (size.locks / width).max(LOCKS_OF_ONE_MIN.min(size.locks));
         let contest = Contest::hold(place, size.rounds, async |side, round| match side {
-            Side::Ours => ours(place, round, width, each).await,
+            Side::Tenure => measure_tenure(place, round, width, each).await,
             Side::Reference => reference(place, round, width, each).await,
         })
         .await?;
-        tell((workload, "raw"), place, &contest, least, report)?;
+        report_sides((workload, "raw"), place, &contest, least, report)?;
     }
     Ok(())
 }
 
-async fn ours(
+async fn measure_tenure(
     place: &StoreUnderTest,
     round: usize,
     width: usize,
@@ -50,9 +52,9 @@ async fn ours(
     let session = open_session(&place.store)?;
     let locks = Locks::new(&session, &namespace);
     // The first lock gets the lease; on both sides the clock runs only after that.
-    Taker::Ours(locks.clone(), "first".to_owned()).take().await?;
+    Taker::Tenure(locks.clone(), "first".to_owned()).take().await?;
     let sample =
-        at_once(width, each, |n| Taker::Ours(locks.clone(), format!("ours-{width}-{round}-{n}"))).await?;
+        at_once(width, each, |n| Taker::Tenure(locks.clone(), format!("tenure-{width}-{round}-{n}"))).await?;
     close_session(&session).await?;
     Ok(sample)
 }
@@ -72,23 +74,23 @@ async fn reference(
     Ok(sample)
 }
 
-/// Somebody who takes a lock of its own, again and again.
+/// A task that acquires a lock of its own repeatedly.
 enum Taker {
-    Ours(Locks, String),
+    Tenure(Locks, String),
     Reference(ReferenceQueue),
 }
 
 impl Taker {
     async fn take(&self) -> Result<(), BenchFailure> {
         match self {
-            Taker::Ours(locks, name) => {
+            Taker::Tenure(locks, name) => {
                 let guard = locks.lock(name).await.map_err(|error| wrong(format!("not locked: {error}")))?;
                 guard.release().await.map_err(|error| wrong(format!("not released: {error}")))
             }
             Taker::Reference(queue) => {
                 let place = queue.enter().await?;
                 if place.before.is_some() {
-                    return Err(wrong("a lock that nobody else wants is held"));
+                    return Err(wrong("an uncontended lock is held"));
                 }
                 queue.leave(place).await
             }

@@ -1,12 +1,13 @@
 //! A queue by create revision, with the fewest requests there can be: what locks and elections are measured against.
 //!
-//! Whoever enters reads who is before it in the same transaction. The read comes before the put, so an empty queue is answered with nothing.
+//! Entering reads the predecessor in the same transaction. The read comes before the put, so the
+//! reply for an empty queue contains no key.
 
 use bytes::Bytes;
 
 use super::{BoxError, Raw, message, put_op, revision};
 
-/// Where somebody stands in a queue.
+/// A new key in a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct EnteredKey {
     /// The create revision of its key.
@@ -48,7 +49,7 @@ impl Raw {
         Ok(answer.kvs.into_iter().next().map(|kv| kv.key))
     }
 
-    /// Deletes one key; says whether it was there.
+    /// Deletes one key; returns whether it existed.
     pub(crate) async fn delete(&self, key: Bytes) -> Result<bool, BoxError> {
         let request = message::DeleteRangeRequest { key };
         let answer: message::DeleteRangeResponse =

@@ -1,7 +1,8 @@
 //! What a process pays for keys that are registered and do not change: requests as the server counts them, and CPU time.
 //!
-//! etcd counts each renewal as a message of `LeaseKeepAlive`, because all of them ride on one stream; calls of any kind that begin are counted
-//! by themselves. The messages that ask a silent watch stream for a sign of life are neither: they are there without a session too.
+//! etcd counts each renewal as a message of `LeaseKeepAlive`, because all of them share one stream;
+//! calls of any kind that begin are counted separately. The messages that test a silent watch
+//! stream are neither: they exist without a session too.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +19,10 @@ use crate::workload::wrong;
 const WORKLOAD: &str = "idle_1000_keys";
 const KEYS: usize = 1_000;
 
-/// Short, so that a few renewals happen while we look.
+/// Short, so that a few renewals happen during the measurement.
 const TTL: Duration = Duration::from_secs(6);
 
-/// What a busy machine may add before we call a process stuck.
+/// What a busy machine may add before a process counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(
@@ -30,7 +31,7 @@ pub(super) async fn run(
     report: &mut BenchReport,
 ) -> Result<(), BenchFailure> {
     let Some(counter) = &place.counter else { return Ok(()) };
-    let silent = || wrong("the server does not tell its metrics");
+    let silent = || wrong("the server does not report its metrics");
     let (keys, ttl, span) = (KEYS.min(size.keys_max), TTL.as_millis(), size.idle.as_millis());
     let prefix = format!("{}{WORKLOAD}/", place.prefix);
     let words = [
@@ -43,12 +44,12 @@ pub(super) async fn run(
     ];
     let mut keeper = HelperProcess::start(&words)?;
     keeper.ready().await?;
-    let before = counter.look().await.ok_or_else(silent)?;
+    let before = counter.read().await.ok_or_else(silent)?;
     let begin = Instant::now();
     keeper.go().await?;
-    let kept: KeepCost = keeper.say(size.idle + PATIENCE).await?;
+    let kept: KeepCost = keeper.receive(size.idle + PATIENCE).await?;
     let elapsed = begin.elapsed();
-    let after = counter.look().await.ok_or_else(silent)?;
+    let after = counter.read().await.ok_or_else(silent)?;
     keeper.go().await?;
     keeper.ended(PATIENCE).await?;
     let grown = |of: &dyn Fn(&Counters) -> Option<u64>| {

@@ -1,7 +1,8 @@
 //! Five hundred nodes join, and every one of five hundred views sees each of them: how long from the call of `join` to the sight.
 //!
-//! The reference is a bare put of a key that as many bare watches are looking at. On both sides the next one comes when everybody has seen the
-//! one before: what is asked is how soon one who joins is seen, not how many a machine with all views in one process can take.
+//! The reference is a bare put of a key with as many bare watches. On both sides the next node
+//! joins when all nodes have seen the one before. The measurement is how soon a join is seen, not
+//! how many joins a machine with all views in one process can take.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +32,7 @@ const NODES: usize = 500;
 /// What was not seen after this long never will be.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// When somebody saw something: the first, the second, and so on.
+/// When a view saw each join: the first, the second, and so on.
 type ObservedTimes = Vec<Instant>;
 
 pub(super) async fn run(
@@ -43,18 +44,18 @@ pub(super) async fn run(
     let nodes = NODES.min(size.keys_max);
     let counter = place.counter.as_ref();
     let mut counted = [place.handled().await; 3];
-    let theirs = puts(place, raw, nodes).await?;
+    let baseline = puts(place, raw, nodes).await?;
     counted[1] = place.handled().await;
-    let ours = joins(place, nodes).await?;
+    let tenure = joins(place, nodes).await?;
     counted[2] = place.handled().await;
     let row = |engine, sample: &Sample, leases: usize, requests: u64| ResultRow {
         leases: Some(leases),
         requests: counter.map(|_| requests),
         ..ResultRow::new(WORKLOAD, engine, sample)
     };
-    report.row(&row(place.engine, &ours, nodes, counted[2] - counted[1]))?;
-    report.row(&row("raw", &theirs, 0, counted[1] - counted[0]))?;
-    let more = ours.p99_ms().unwrap_or(f64::NAN) - theirs.p99_ms().unwrap_or(f64::NAN);
+    report.row(&row(place.engine, &tenure, nodes, counted[2] - counted[1]))?;
+    report.row(&row("raw", &baseline, 0, counted[1] - counted[0]))?;
+    let more = tenure.p99_ms().unwrap_or(f64::NAN) - baseline.p99_ms().unwrap_or(f64::NAN);
     let names = (WORKLOAD, place.engine, "raw");
     report.goal(&GoalResult::new(names, "p99_more_than_raw", Found::Figure(more), Goal::AtMost(50.0)))
 }
@@ -75,7 +76,7 @@ async fn joins(place: &StoreUnderTest, nodes: usize) -> Result<Sample, BenchFail
         began.push(Instant::now());
         let membership = members.join(session, id).await;
         joined.push(membership.map_err(|error| wrong(format!("a node did not join: {error}")))?);
-        everybody(&seen_by, nodes).await?;
+        all_views(&seen_by, nodes).await?;
     }
     let sample = seen(&began, views).await?;
     let left = join_all(joined.into_iter().map(Membership::unregister)).await;
@@ -140,21 +141,22 @@ async fn puts(place: &StoreUnderTest, raw: &Raw, nodes: usize) -> Result<Sample,
     for _ in 0..nodes {
         began.push(Instant::now());
         raw.put(key.clone(), Bytes::from_static(&VALUE)).await.map_err(failed)?;
-        everybody(&seen_by, nodes).await?;
+        all_views(&seen_by, nodes).await?;
     }
     seen(&began, watches).await
 }
 
-/// Waits until everybody has seen one more.
-async fn everybody(seen_by: &Semaphore, count: usize) -> Result<(), BenchFailure> {
+/// Waits until all views have seen one more join.
+async fn all_views(seen_by: &Semaphore, count: usize) -> Result<(), BenchFailure> {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     let seen = tokio::time::timeout(PATIENCE, seen_by.acquire_many(count)).await;
     let seen = seen.map_err(|_| wrong(format!("not every view saw it within {PATIENCE:?}")))?;
-    seen.map_err(|_| wrong("nobody looks any more"))?.forget();
+    seen.map_err(|_| wrong("all views are closed"))?.forget();
     Ok(())
 }
 
-/// How long each took to be seen by everybody. The first thing that a view sees is the first that was begun, and so on.
+/// How long each join took to be seen by all views. The first thing that a view sees is the first
+/// join that was begun, and so on.
 async fn seen(
     began: &[Instant],
     views: Vec<JoinHandle<Result<ObservedTimes, BenchFailure>>>,

@@ -1,4 +1,4 @@
-//! All leases revoked by hand: how long until every key is back, as an onlooker sees it.
+//! All leases revoked by an operator: how long until every key is back, as an observer sees it.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -33,21 +33,21 @@ pub(super) async fn run(
 ) -> Result<(), BenchFailure> {
     let prefix = format!("{}{WORKLOAD}/", place.prefix);
     let keys = keys_below(&prefix, KEYS.min(size.keys_max));
-    let (mut ours, mut theirs) = (SessionTurns::default(), SessionTurns::default());
+    let (mut tenure, mut baseline) = (SessionTurns::default(), SessionTurns::default());
     for round in 0..size.rounds {
         for side in order(round) {
             match (side, &place.raw) {
-                (Side::Ours, _) => recover_ours(place, &prefix, &keys, &mut ours).await?,
+                (Side::Tenure, _) => recover_tenure(place, &prefix, &keys, &mut tenure).await?,
                 (Side::Reference, Some(raw)) => {
-                    recover_raw(place, raw, &prefix, &keys, &mut theirs).await?;
+                    recover_raw(place, raw, &prefix, &keys, &mut baseline).await?;
                 }
                 (Side::Reference, None) => {}
             }
         }
     }
     let counter = place.counter.as_ref();
-    report.row(&ours.row(WORKLOAD, place.engine, counter))?;
-    let seconds = Found::Figure(ours.median_s());
+    report.row(&tenure.row(WORKLOAD, place.engine, counter))?;
+    let seconds = Found::Figure(tenure.median_s());
     report.goal(&GoalResult::new(
         (WORKLOAD, place.engine, "contract"),
         "total_s",
@@ -55,15 +55,15 @@ pub(super) async fn run(
         Goal::AtMost(1.0),
     ))?;
     if place.raw.is_some() {
-        report.row(&theirs.row(WORKLOAD, "raw", counter))?;
-        let ratio = Found::Ratio(ours.ratio_to(&theirs));
+        report.row(&baseline.row(WORKLOAD, "raw", counter))?;
+        let ratio = Found::Ratio(tenure.ratio_to(&baseline));
         let names = (WORKLOAD, place.engine, "raw");
         report.goal(&GoalResult::new(names, "total_s", ratio, Goal::AtMost(1.5)))?;
     }
     Ok(())
 }
 
-async fn recover_ours(
+async fn recover_tenure(
     place: &StoreUnderTest,
     prefix: &str,
     keys: &[Bytes],
@@ -72,7 +72,8 @@ async fn recover_ours(
     let session = open(place)?;
     let leases = leases(&register(&session, keys).await?);
     let mut onlooker = KeyWatch::open(&place.store, prefix, keys).await?;
-    // Nobody is told when the session's own watch stands. A key that comes back after it was deleted by hand proves it.
+    // No event reports when the session's own watch is created. A key that comes back after an
+    // operator deleted it proves it.
     place.store.delete(Selection::key(keys[0].clone())).await?;
     onlooker.all_back().await?;
     let before = place.handled().await;
@@ -98,7 +99,7 @@ async fn recover_raw(
         let _ = tell.send(());
     });
     let measure = async {
-        stands.await.map_err(|_| wrong("the reference's watch does not stand"))?;
+        stands.await.map_err(|_| wrong("the reference's watch was not created"))?;
         let mut onlooker = KeyWatch::open(&place.store, prefix, keys).await?;
         let leases = reference.take_leases();
         let before = place.handled().await;
@@ -116,11 +117,11 @@ async fn recover_raw(
     reference.close().await.map_err(failed)
 }
 
-/// Somebody who looks at the keys and has nothing to do with them.
+/// An observer of the keys that has no part in the session.
 struct KeyWatch<'a> {
     store: &'a Store,
     events: WatchStream,
-    /// SeenChange to be deleted and not yet seen to be back.
+    /// The keys that were seen deleted and not yet seen back.
     missing: BTreeSet<Bytes>,
     /// Not yet seen to be deleted.
     untouched: BTreeSet<Bytes>,
@@ -133,7 +134,8 @@ impl<'a> KeyWatch<'a> {
         Ok(KeyWatch { store, events, missing: BTreeSet::new(), untouched: keys.iter().cloned().collect() })
     }
 
-    /// Ends the leases, and waits until every key was deleted and is back; says how long that took from the last answer on.
+    /// Revokes the leases, and waits until every key was deleted and is back; returns how long that
+    /// took from the last reply on.
     async fn revoke(&mut self, leases: impl Iterator<Item = LeaseId>) -> Result<Duration, BenchFailure> {
         self.untouched.append(&mut self.missing);
         let store = self.store;
@@ -143,7 +145,7 @@ impl<'a> KeyWatch<'a> {
         };
         let back = async {
             while !self.untouched.is_empty() {
-                self.look().await?;
+                self.read().await?;
             }
             self.all_back().await?;
             Ok::<_, BenchFailure>(Instant::now())
@@ -155,15 +157,15 @@ impl<'a> KeyWatch<'a> {
     /// Waits until something was deleted and all of it is back.
     async fn all_back(&mut self) -> Result<(), BenchFailure> {
         while self.missing.is_empty() && !self.untouched.is_empty() {
-            self.look().await?;
+            self.read().await?;
         }
         while !self.missing.is_empty() {
-            self.look().await?;
+            self.read().await?;
         }
         Ok(())
     }
 
-    async fn look(&mut self) -> Result<(), BenchFailure> {
+    async fn read(&mut self) -> Result<(), BenchFailure> {
         let item = tokio::time::timeout(PATIENCE, self.events.next()).await;
         let item = item.map_err(|_| wrong(format!("keys are not back after {PATIENCE:?}")))?;
         let WatchItem::Batch { changes, .. } = item.ok_or_else(|| wrong("the watch ended"))?? else {

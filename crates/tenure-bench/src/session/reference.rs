@@ -1,4 +1,4 @@
-//! The program that people write by hand: leases, transactions, and a watch of one's own keys, with bare calls.
+//! The reference program: leases, transactions, and a watch of one's own keys, with bare calls.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,14 +13,14 @@ use crate::raw::{BoxError, Raw};
 /// Keys of one lease, as many as a session puts under one: a put costs the server time in proportion to them.
 pub(super) const KEYS_PER_LEASE: usize = 1_000;
 
-/// Operations in one transaction, and transactions under way.
+/// Operations in one transaction, and transactions in flight.
 const TXN_OPS: usize = 128;
 const TXNS_IN_FLIGHT: usize = 4;
 
-/// A lease that outlives every benchmark, so that nobody has to renew it.
+/// A lease that outlives every benchmark, so that it needs no renewal.
 const TTL_S: i64 = 120;
 
-/// Keys that are registered by hand.
+/// Keys that are registered with bare calls.
 pub(super) struct Reference<'a> {
     raw: &'a Raw,
     leases: Mutex<Vec<i64>>,
@@ -44,14 +44,15 @@ impl<'a> Reference<'a> {
         stream::iter(txns).buffer_unordered(TXNS_IN_FLIGHT).try_collect::<Vec<_>>().await.map(drop)
     }
 
-    /// Puts back what is deleted, under new leases, until it is dropped. `standing` is called when the watch stands.
-    pub(super) async fn keep(&self, prefix: &str, standing: impl FnOnce()) -> Result<(), BoxError> {
+    /// Puts back what is deleted, under new leases, until it is dropped. `on_ready` is called when
+    /// the watch is created.
+    pub(super) async fn keep(&self, prefix: &str, on_ready: impl FnOnce()) -> Result<(), BoxError> {
         let mut end = prefix.as_bytes().to_vec();
         // A prefix ends in `/`, and the next byte is `0`.
         end.pop();
         end.push(b'0');
         let deletes = self.raw.watch_deletes(Bytes::copy_from_slice(prefix.as_bytes()), end.into()).await?;
-        standing();
+        on_ready();
         deletes.try_for_each_concurrent(None, |keys| self.put_back(keys)).await
     }
 
@@ -68,7 +69,7 @@ impl<'a> Reference<'a> {
         Ok(())
     }
 
-    /// The leases granted since the last time this was asked.
+    /// The leases granted since the last call.
     pub(super) fn take_leases(&self) -> Vec<i64> {
         std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -30,24 +30,24 @@ pub(super) async fn run(
 ) -> Result<(), BenchFailure> {
     for (workload, keys) in SIZES {
         let keys = keys_below(&format!("{}{workload}/", place.prefix), keys.min(size.keys_max));
-        let (mut ours, mut theirs) = (SessionTurns::default(), SessionTurns::default());
+        let (mut tenure, mut baseline) = (SessionTurns::default(), SessionTurns::default());
         for round in 0..size.rounds {
             for side in order(round) {
                 match (side, &place.raw) {
-                    (Side::Ours, _) => register_ours(place, &keys, &mut ours).await?,
-                    (Side::Reference, Some(raw)) => register_raw(place, raw, &keys, &mut theirs).await?,
+                    (Side::Tenure, _) => register_tenure(place, &keys, &mut tenure).await?,
+                    (Side::Reference, Some(raw)) => register_raw(place, raw, &keys, &mut baseline).await?,
                     (Side::Reference, None) => {}
                 }
             }
         }
         let counter = place.counter.as_ref();
-        report.row(&ours.row(workload, place.engine, counter))?;
+        report.row(&tenure.row(workload, place.engine, counter))?;
         if place.raw.is_some() {
-            report.row(&theirs.row(workload, "raw", counter))?;
+            report.row(&baseline.row(workload, "raw", counter))?;
             // The contract has a goal for the last one; the others are figures beside it.
             if workload == "register_10000" {
                 let names = (workload, place.engine, "raw");
-                let ratio = Found::Ratio(ours.ratio_to(&theirs));
+                let ratio = Found::Ratio(tenure.ratio_to(&baseline));
                 report.goal(&GoalResult::new(names, "total_s", ratio, Goal::AtMost(1.3)))?;
             }
         }
@@ -55,7 +55,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-async fn register_ours(
+async fn register_tenure(
     place: &StoreUnderTest,
     keys: &[Bytes],
     turns: &mut SessionTurns,
@@ -95,7 +95,7 @@ pub(super) fn open(place: &StoreUnderTest) -> Result<Session, BenchFailure> {
         .map_err(|error| wrong(format!("no session can be opened: {error}")))
 }
 
-/// All wishes at once, and then all answers.
+/// All registrations at once, and then all replies.
 pub(super) async fn register(session: &Session, keys: &[Bytes]) -> Result<Vec<RegisteredKey>, BenchFailure> {
     let wishes = keys.iter().map(|key| session.register_raw(key.clone(), &VALUE[..]).into_future());
     try_join_all(wishes).await.map_err(|error| wrong(format!("a key was not registered: {error}")))

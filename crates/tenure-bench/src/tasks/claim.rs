@@ -52,27 +52,27 @@ pub(super) async fn run(
 ) -> Result<(), BenchFailure> {
     for &nodes in &size.nodes {
         let workload = format!("claim_{}_by_{nodes}_nodes", size.tasks);
-        let (mut ours, mut herd) = (ClaimTurns::default(), ClaimTurns::default());
+        let (mut tenure, mut herd) = (ClaimTurns::default(), ClaimTurns::default());
         for round in 0..size.rounds {
             // Each side begins in every other round.
-            let is_ours_first = round.is_multiple_of(2);
-            if is_ours_first {
-                claim(place, size.tasks, nodes, round, &mut ours).await?;
+            let is_tenure_first = round.is_multiple_of(2);
+            if is_tenure_first {
+                claim(place, size.tasks, nodes, round, &mut tenure).await?;
             }
             stampede(place, size.tasks, nodes, round, &mut herd).await?;
-            if !is_ours_first {
-                claim(place, size.tasks, nodes, round, &mut ours).await?;
+            if !is_tenure_first {
+                claim(place, size.tasks, nodes, round, &mut tenure).await?;
             }
         }
-        report.row(&ours.row(&workload, place.engine, place))?;
+        report.row(&tenure.row(&workload, place.engine, place))?;
         let result = |reference, of, found, goal| {
             GoalResult::new((workload.clone(), place.engine, reference), of, found, goal)
         };
-        let tries = Found::Figure(ours.tries_per_task());
+        let tries = Found::Figure(tenure.tries_per_task());
         report.goal(&result("contract", "tries", tries, Goal::AtMost(1.1)))?;
         if place.server().is_some() {
             report.row(&herd.row(&workload, "herd", place))?;
-            let rates = (0..size.rounds).map(|round| ours.rate(round) / herd.rate(round));
+            let rates = (0..size.rounds).map(|round| tenure.rate(round) / herd.rate(round));
             let ratio = Found::Ratio(median(rates));
             if let (nodes_wanted, least) = GOAL
                 && nodes == nodes_wanted
@@ -92,19 +92,19 @@ async fn claim(
     round: usize,
     turns: &mut ClaimTurns,
 ) -> Result<(), BenchFailure> {
-    let context = TaskContext::open(place, &format!("ours-{nodes}-{round}")).await?;
+    let context = TaskContext::open(place, &format!("tenure-{nodes}-{round}")).await?;
     let ids = node_ids(nodes)?;
     context.submit(tasks).await?;
     context.freeze(&ids).await?;
     let workers = BenchWorkers::join(place, &context, &ids, TTL).await?;
     workers.have_seen(tasks).await?;
-    let (requests, before) = (handled(place.counter.as_ref()).await, workers.tally());
+    let (requests, before) = (handled(place.counter.as_ref()).await, workers.stats());
     let begin = Instant::now();
     context.unfreeze(&ids).await?;
     workers.have_begun(tasks).await?;
     let took = begin.elapsed();
     turns.requests += handled(place.counter.as_ref()).await - requests;
-    turns.tries += usize::try_from(workers.tally().claims_sent - before.claims_sent).unwrap_or(usize::MAX);
+    turns.tries += usize::try_from(workers.stats().claims_sent - before.claims_sent).unwrap_or(usize::MAX);
     turns.leases = Some(workers.leases());
     turns.samples.push(Sample::new(vec![took], took, tasks));
     let owned = context.owners().await?.len();
@@ -134,7 +134,7 @@ async fn stampede(
     turns.samples.push(Sample::new(vec![stampede.took], stampede.took, tasks));
     let owned = context.owners().await?.len();
     if owned != tasks {
-        return Err(wrong(format!("the herd says that it has {tasks} tasks, and has {owned}")));
+        return Err(wrong(format!("the herd reports {tasks} tasks, and has {owned}")));
     }
     herd.end().await?;
     context.clear().await

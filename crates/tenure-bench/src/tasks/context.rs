@@ -6,8 +6,9 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tenure::client::{Client, NewTask, Submitted};
+use tenure::session::Session;
 use tenure::store::{Op, Selection, Store, Txn};
+use tenure::{NewTask, Tenure};
 use tenure_core::id::{Namespace, NodeId, TaskId};
 use tenure_core::layout::{Key, Layout};
 use tenure_core::record::{OwnerRecord, Record};
@@ -21,7 +22,7 @@ pub(super) struct TaskContext {
     pub(super) namespace: Namespace,
     pub(super) layout: Layout,
     pub(super) store: Store,
-    client: Client,
+    tenure: Tenure,
 }
 
 impl TaskContext {
@@ -29,25 +30,23 @@ impl TaskContext {
         let namespace = Namespace::parse(&format!("{}/{name}", place.root));
         let namespace = namespace.map_err(|error| wrong(error.to_string()))?;
         let store = place.open().await?;
-        let client = Client::new(store.clone(), &namespace);
-        Ok(TaskContext { layout: Layout::new(&namespace), namespace, store, client })
+        let session = Session::open(store.clone()).map_err(|error| wrong(error.to_string()))?;
+        let tenure = Tenure::on_session(&session, &namespace).map_err(|error| wrong(error.to_string()))?;
+        Ok(TaskContext { layout: Layout::new(&namespace), namespace, store, tenure })
     }
 
-    /// Submits so many tasks; says how long that took.
+    /// Submits this many tasks; returns how long that took.
     pub(super) async fn submit(&self, count: usize) -> Result<Duration, BenchFailure> {
-        let tasks = (0..count).map(|n| Ok(NewTask::new(task_id(n)?))).collect::<Result<_, BenchFailure>>()?;
+        let tasks = (0..count).map(|n| Ok(NewTask::new("").id(task_id(n)?)));
+        let tasks = tasks.collect::<Result<Vec<NewTask>, BenchFailure>>()?;
         let begin = Instant::now();
-        for submitted in self.client.submit_many(tasks).await {
-            match submitted {
-                Ok(Submitted::Accepted) => {}
-                Ok(Submitted::Ended(_)) => return Err(wrong("a new task has ended before")),
-                Err(error) => return Err(wrong(format!("a task was not submitted: {error}"))),
-            }
+        for submitted in self.tenure.submit_all(tasks).await {
+            submitted.map_err(|error| wrong(format!("a task was not submitted: {error}")))?;
         }
         Ok(begin.elapsed())
     }
 
-    /// Lets nobody of them take anything.
+    /// Keeps these nodes from claiming.
     pub(super) async fn freeze(&self, nodes: &[NodeId]) -> Result<(), BenchFailure> {
         let puts = nodes.iter().map(|node| Op::put(self.frozen(node), r#"{"v":1}"#)).collect();
         self.store.txn(Txn { then: puts, ..Txn::default() }).await?;
@@ -65,7 +64,7 @@ impl TaskContext {
         self.layout.encode(&Key::Frozen(node.clone()))
     }
 
-    /// Who owns each task that somebody owns.
+    /// The owner of each task that has one.
     pub(super) async fn owners(&self) -> Result<Vec<(TaskId, NodeId)>, BenchFailure> {
         let page = self.store.list(self.layout.tasks()).await?;
         let owner = |pair: tenure::store::KeyValue| match self.layout.parse(&pair.key) {
@@ -75,7 +74,7 @@ impl TaskContext {
         Ok(page.pairs.into_iter().filter_map(owner).collect())
     }
 
-    /// Everything goes.
+    /// Deletes everything.
     pub(super) async fn clear(self) -> Result<(), BenchFailure> {
         self.store.delete(Selection::prefix(format!("/{}/", self.namespace))).await?;
         Ok(())

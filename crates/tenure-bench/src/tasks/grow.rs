@@ -1,12 +1,13 @@
 //! Ten times as many tasks: what they take and what they cost must be about ten times as much, and a node that has them and nothing to do must do
 //! nothing.
 //!
-//! One node is a process of its own, which tells its memory and its CPU time. Memory counts from what the process has before there is any task.
+//! One node is a process of its own, which reports its memory and CPU time. Memory counts from what
+//! the process has before there is any task.
 
 use std::time::{Duration, Instant};
 
 use super::context::{TaskContext, node_ids};
-use super::kill::{look, look_until, start};
+use super::kill::{read, read_until, start};
 use super::owner_watch::OwnerWatch;
 use super::workers::BenchWorkers;
 use super::{TaskStore, TasksSize, figure};
@@ -27,7 +28,7 @@ const ALLOWED: f64 = 12.0;
 /// What claiming set going has come to rest by then.
 const SETTLED_AFTER: Duration = Duration::from_secs(3);
 
-/// Large ones take long, and one more of them says little.
+/// Large rounds take long, and one more of them changes little.
 const ROUNDS_MAX: usize = 3;
 
 /// What one size took and cost.
@@ -94,7 +95,7 @@ pub(super) async fn run(
     report.goal(&GoalResult::new(names, "cpu_percent", Found::Figure(worst), Goal::AtMost(1.0)))
 }
 
-/// Tasks are claimed by all nodes, held for a while and given back.
+/// Tasks are claimed by all nodes, held for a while and released.
 async fn hold(
     place: &TaskStore,
     tasks: usize,
@@ -108,24 +109,24 @@ async fn hold(
     context.freeze(&ids).await?;
     let mut part = start(place, &context, measured.as_str(), TTL)?;
     part.ready().await?;
-    let empty = look(&mut part).await?;
+    let empty = read(&mut part).await?;
     let workers = BenchWorkers::join(place, &context, others, TTL).await?;
     let submitted = context.submit(tasks).await?;
     workers.have_seen(tasks).await?;
-    look_until(&mut part, |seen| seen.changes >= tasks as u64).await?;
+    read_until(&mut part, |seen| seen.changes >= tasks as u64).await?;
     let mut onlooker = OwnerWatch::open(&context).await?;
     let begin = Instant::now();
     context.unfreeze(&ids).await?;
     let claimed = onlooker.see_owned(tasks).await?.duration_since(begin);
     drop(onlooker);
     tokio::time::sleep(SETTLED_AFTER).await;
-    let full = look(&mut part).await?;
+    let full = read(&mut part).await?;
     let kib = full.rss_kib.zip(empty.rss_kib).map(|(full, empty)| full.saturating_sub(empty));
     let mib = kib.map_or(f64::NAN, |kib| figure(usize::try_from(kib).unwrap_or(usize::MAX)) / 1024.0);
     let cpu_percent = match idle {
         Some(idle) => {
             tokio::time::sleep(idle).await;
-            Some(look(&mut part).await?.cpu_percent_since(&full))
+            Some(read(&mut part).await?.cpu_percent_since(&full))
         }
         None => None,
     };

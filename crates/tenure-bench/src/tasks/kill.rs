@@ -16,7 +16,7 @@ use crate::report::{BenchReport, Found, Goal, GoalResult, ResultRow, note};
 use crate::sample::Sample;
 use crate::workload::wrong;
 
-/// As long as people have it who want to notice a death soon.
+/// A usual TTL where a death should be noticed soon.
 const TTL: Duration = Duration::from_secs(5);
 
 /// What may be added to the TTL.
@@ -25,8 +25,8 @@ const ALLOWED: Duration = Duration::from_millis(1_500);
 /// Each of them takes a TTL and what comes before and after it.
 const ROUNDS_MAX: usize = 3;
 
-/// Looks often enough that a process which says that it is done is heard soon.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Short enough that a process which reports that it is done is noticed soon.
+const READ_EVERY: Duration = Duration::from_millis(20);
 
 /// How long things took from the kill on.
 struct Takeover {
@@ -78,7 +78,7 @@ async fn kill(place: &TaskStore, tasks: usize, nodes: usize, round: usize) -> Re
     part.ready().await?;
     let workers = BenchWorkers::join(place, &context, others, TTL).await?;
     workers.have_seen(tasks).await?;
-    look_until(&mut part, |seen| seen.changes >= tasks as u64).await?;
+    read_until(&mut part, |seen| seen.changes >= tasks as u64).await?;
     let mut onlooker = OwnerWatch::open(&context).await?;
     context.unfreeze(&ids).await?;
     onlooker.see_owned(tasks).await?;
@@ -123,14 +123,14 @@ pub(super) fn start(
     HelperProcess::start(&["node", &url.to_string(), &context.namespace.to_string(), id, &ttl])
 }
 
-/// Asks a node in another process how it stands, until it is so.
-pub(super) async fn look_until(
+/// Reads the state of a node in another process until it meets a condition.
+pub(super) async fn read_until(
     part: &mut HelperProcess,
     is_so: impl Fn(&Footprint) -> bool,
 ) -> Result<Footprint, BenchFailure> {
     let begin = Instant::now();
     loop {
-        let seen = look(part).await?;
+        let seen = read(part).await?;
         if is_so(&seen) {
             return Ok(seen);
         }
@@ -139,12 +139,12 @@ pub(super) async fn look_until(
                 "the node in another process is not there after {PATIENCE:?}: {seen:?}"
             )));
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(READ_EVERY).await;
     }
 }
 
-/// Asks a node in another process how it stands.
-pub(super) async fn look(part: &mut HelperProcess) -> Result<Footprint, BenchFailure> {
+/// Reads the state of a node in another process.
+pub(super) async fn read(part: &mut HelperProcess) -> Result<Footprint, BenchFailure> {
     part.go().await?;
-    part.say(PATIENCE).await
+    part.receive(PATIENCE).await
 }

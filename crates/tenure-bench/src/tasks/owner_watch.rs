@@ -1,4 +1,4 @@
-//! Somebody who watches who owns what, and has nothing to do with it.
+//! An observer of the tasks' owners that claims nothing itself.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

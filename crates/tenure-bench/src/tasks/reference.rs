@@ -1,7 +1,8 @@
 //! The reference: every node tries every task, with one transaction each.
 //!
-//! This is what everybody writes first. It is given what it can have: a connection for each node, many transactions under way on each, leases
-//! of at most a thousand keys, the list of tasks beforehand, and no claim has to read or run anything. It is done when every task has an owner.
+//! This is the usual first implementation. It gets every advantage: a connection for each node,
+//! many transactions in flight on each, leases of at most a thousand keys, the list of tasks
+//! beforehand, and no claim has to read or run anything. It is done when every task has an owner.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,10 +18,11 @@ use crate::failure::BenchFailure;
 use crate::raw::{BoxError, Raw};
 use crate::workload::wrong;
 
-/// Transactions under way on each connection. Half as many leave the server idle now and then; twice as many gained nothing.
+/// Transactions in flight on each connection. Half as many leave the server idle now and then;
+/// twice as many gained nothing.
 const IN_FLIGHT: usize = 32;
 
-/// As many keys on one lease as our own sessions put there: more would make every put slower.
+/// As many keys on one lease as a session attaches: more would make every put slower.
 const KEYS_PER_LEASE: usize = 1_000;
 
 /// Longer than any turn.
@@ -44,7 +46,7 @@ struct TaskKeys {
     owner: Bytes,
 }
 
-/// What came of it.
+/// The result of a race.
 pub(super) struct ClaimRace {
     pub(super) took: Duration,
     pub(super) tries: usize,
@@ -63,11 +65,11 @@ impl ReferenceNodes {
         Ok(ReferenceNodes { nodes: try_join_all(nodes).await.map_err(failed)?, tasks: Arc::new(targets) })
     }
 
-    /// Everybody tries everything, until everything has an owner.
+    /// All nodes try to claim all tasks, until every task has an owner.
     pub(super) async fn run(&self) -> Result<ClaimRace, BenchFailure> {
         let (won, tries) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let begin = Instant::now();
-        // In tasks of their own, as our nodes are.
+        // In tasks of their own, as Tenure's nodes are.
         let nodes = self.nodes.iter().map(|node| {
             let ReferenceNode { raw, leases, value } = node;
             let (raw, leases, value) = (raw.clone(), leases.clone(), value.clone());
@@ -98,7 +100,7 @@ impl ReferenceNodes {
         Ok(ClaimRace { took: last.duration_since(begin), tries: tries.load(Ordering::Relaxed) })
     }
 
-    /// Everything it owns goes with its leases.
+    /// Everything it owns is deleted with its leases.
     pub(super) async fn end(self) -> Result<(), BenchFailure> {
         for node in &self.nodes {
             try_join_all(node.leases.iter().map(|lease| node.raw.revoke(*lease))).await.map_err(failed)?;

@@ -1,4 +1,5 @@
-//! Nodes in this process: each with a connection and a session of its own, whose handlers wait until they are stopped.
+//! Nodes in this process: each with a connection and a session of its own, and with handlers that
+//! wait until they are stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,7 +51,7 @@ impl BenchWorkers {
         Ok(BenchWorkers { members: try_join_all(joining).await?, begun })
     }
 
-    /// Waits until everybody has looked at so many tasks: then the picture of each is whole.
+    /// Waits until every node has seen this many tasks: then the snapshot of each is complete.
     pub(super) async fn have_seen(&self, tasks: usize) -> Result<(), BenchFailure> {
         let begin = Instant::now();
         for member in &self.members {
@@ -83,7 +84,7 @@ impl BenchWorkers {
     }
 
     /// How much all of them have worked together.
-    pub(super) fn tally(&self) -> WorkerStats {
+    pub(super) fn stats(&self) -> WorkerStats {
         self.members.iter().map(|member| member.node.stats()).fold(WorkerStats::default(), |sum, one| {
             WorkerStats {
                 considered: sum.considered + one.considered,
@@ -95,7 +96,7 @@ impl BenchWorkers {
         })
     }
 
-    /// How many leases their claims hang on.
+    /// How many leases their claims are attached to.
     pub(super) fn leases(&self) -> usize {
         self.members.iter().map(|member| member.session.leases().len()).sum()
     }

@@ -26,7 +26,8 @@ fn sides(ran: &Ran) -> BTreeSet<String> {
     sides
 }
 
-/// The same for a benchmark whose every figure is a positive number, compared beside a server only.
+/// The same for a benchmark in which every figure is a positive number, compared beside a server
+/// only.
 fn sides_with_figures(ran: &Ran) -> BTreeSet<String> {
     for (line, object) in objects(ran) {
         let engine = object["engine"].as_str().unwrap();

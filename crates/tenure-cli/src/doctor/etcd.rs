@@ -1,6 +1,10 @@
 //! The checks of an etcd cluster: connection, TLS, permissions, members, space and known defects.
 
+use std::collections::BTreeSet;
+
 use tenure::store::{StoreUrl, Transport};
+use tenure_core::id::Namespace;
+use tenure_core::layout::{Key, Layout};
 use tenure_etcd::{
     Alarm, Client, Compare, CompareValue, Error, Op, Put, Range, Relation, Status, Txn, known_defects,
 };
@@ -88,8 +92,8 @@ async fn access(client: &Client, namespace: &str) -> DoctorCheck {
         relation: Relation::Less,
         target: CompareValue::Version(0),
     };
-    let puts = WRITTEN
-        .iter()
+    let puts = written_prefixes()
+        .into_iter()
         .map(|folder| Op::Put(Put { key: format!("{prefix}{folder}doctor").into(), ..Put::default() }));
     let txn = Txn { when: vec![never], then: puts.collect(), ..Txn::default() };
     let read = client.range(all).await.map(drop);
@@ -103,8 +107,18 @@ async fn access(client: &Client, namespace: &str) -> DoctorCheck {
     }
 }
 
-/// The prefixes that commands write to, below that of the namespace.
-const WRITTEN: &[&str] = &["", "locks/", "elections/", "nodes/", "tasks/", "registry/", "once/"];
+/// The prefixes that commands write to, below that of the namespace, and the namespace itself. A grant may be narrower than the
+/// namespace, so each is checked.
+fn written_prefixes() -> BTreeSet<String> {
+    let namespace = Namespace::parse("n").expect("a name");
+    let layout = Layout::new(&namespace);
+    let keys = Key::one_of_each().into_iter().map(|key| layout.encode(&key));
+    let folders = keys.filter_map(|key| {
+        let text = String::from_utf8_lossy(&key);
+        Some(format!("{}/", text.strip_prefix("/n/")?.split('/').next()?))
+    });
+    folders.chain([String::new()]).collect()
+}
 
 /// Detects etcd's gRPC proxy. It renews leases on its own schedule and merges renewals, so a lease with a short TTL is lost behind it.
 async fn proxy(client: &Client) -> Option<DoctorCheck> {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
-use tenure::client::{Client, Handled, NodeCommandError, Sent, WaitCommandError};
+use tenure::Tenure;
+use tenure::task::{CommandError, CommandReply, PendingCommand};
 use tenure_core::command::NodeCommand as Command;
 use tenure_core::id::NodeId;
 
@@ -37,15 +38,15 @@ pub(super) async fn send_and_wait(
     id: &NodeId,
     command: Command,
     within: Option<Duration>,
-    client: &Client,
+    tenure: &Tenure,
     output: &Output,
 ) -> Result<(), Failure> {
     let name = command.as_str();
-    let sent = send(id, command, client).await?;
+    let sent = send(id, command, tenure).await?;
     let handled = match within {
         None => None,
         Some(within) => {
-            let handled = sent.wait(within).await.map_err(|error| no_reply(id, name, error))?;
+            let handled = sent.reply().timeout(within).await.map_err(|error| no_reply(id, name, error))?;
             let refused = |failure: Failure| failure.hint(format!("see `tenure node show {id}`"));
             Some(acknowledged(&format!("{name} of node '{id}'"), handled).map_err(refused)?)
         }
@@ -57,11 +58,11 @@ pub(super) async fn send_and_wait(
 pub(super) async fn unfreeze(
     id: &NodeId,
     within: Option<Duration>,
-    client: &Client,
+    tenure: &Tenure,
     output: &Output,
 ) -> Result<(), Failure> {
-    if !client.unfreeze_absent(id).await? {
-        return send_and_wait(id, Command::Unfreeze, within, client, output).await;
+    if !tenure.node(id).unfreeze_absent().await? {
+        return send_and_wait(id, Command::Unfreeze, within, tenure, output).await;
     }
     if output.is_json {
         return output.object(&NodeCommandReport {
@@ -80,43 +81,43 @@ pub(super) async fn unfreeze(
     output.record([id.as_str(), "unfreeze", "-", "-"])
 }
 
-pub(super) async fn send(id: &NodeId, command: Command, client: &Client) -> Result<Sent, Failure> {
+pub(super) async fn send(id: &NodeId, command: Command, tenure: &Tenure) -> Result<PendingCommand, Failure> {
     let name = command.as_str();
-    client.command_node(id, command).await.map_err(|error| match error {
-        NodeCommandError::NotFound => not_alive(id),
-        NodeCommandError::Full(waiting) => {
+    tenure.node(id).command(command).no_reply().await.map_err(|error| match error {
+        CommandError::NotFound => not_alive(id),
+        CommandError::Full { waiting } => {
             let message =
                 format!("{name} was not sent to node '{id}': {waiting} commands already wait there");
             Failure::new(Code::Conflict, message).hint(format!(
                 "the node does not handle them; see whether it is alive with `tenure node show {id}`"
             ))
         }
-        NodeCommandError::Unknown(error) => {
+        CommandError::Ambiguous(error) => {
             let message = format!("{name} may or may not have been sent to node '{id}': {error}");
             Failure::new(Code::Ambiguous, message)
                 .hint(format!("see the node's waiting commands with `tenure node show {id}`"))
         }
-        NodeCommandError::Store(error) => {
+        CommandError::Store(error) => {
             Failure::from(error).while_doing(&format!("{name} was not sent to node '{id}'"))
         }
         other => Failure::new(Code::Failed, format!("{name} was not sent to node '{id}': {other}")),
     })
 }
 
-pub(super) fn no_reply(id: &NodeId, name: &str, error: WaitCommandError) -> Failure {
+pub(super) fn no_reply(id: &NodeId, name: &str, error: CommandError) -> Failure {
     match error {
-        WaitCommandError::Deadline(within) => {
+        CommandError::Timeout { after: within } => {
             let message =
                 format!("node '{id}' did not acknowledge {name} within {}", duration::format(within));
             Failure::new(Code::TimedOut, message).hint(format!(
                 "the command stays in the node's queue; wait longer with --wait, or see `tenure node show {id}`"
             ))
         }
-        WaitCommandError::Gone => {
+        CommandError::Deleted => {
             let message = format!("{name} of node '{id}' was deleted before any node handled it");
             Failure::new(Code::Conflict, message).hint(format!("see `tenure node show {id}`"))
         }
-        WaitCommandError::Store(error) => {
+        CommandError::ReplyUnknown(error) => {
             Failure::from(error).while_doing(&format!("the reply to {name} of node '{id}' could not be read"))
         }
         other => Failure::new(
@@ -129,11 +130,11 @@ pub(super) fn no_reply(id: &NodeId, name: &str, error: WaitCommandError) -> Fail
 fn report(
     id: &NodeId,
     name: &'static str,
-    sent: &Sent,
-    handled: Option<&Handled>,
+    sent: &PendingCommand,
+    handled: Option<&CommandReply>,
     output: &Output,
 ) -> Result<(), Failure> {
-    let field = |name: &str| handled.and_then(|handled| handled.record.unknown.get(name));
+    let field = |name: &str| handled.and_then(|handled| handled.details.get(name));
     if output.is_json {
         return output.object(&NodeCommandReport {
             schema: SCHEMA,

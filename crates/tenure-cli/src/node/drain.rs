@@ -5,9 +5,10 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::StreamExt;
 use serde::Serialize;
-use tenure::client::{Client, Handled, Sent, WaitCommandError};
+use tenure::Tenure;
 use tenure::feed::{Feed, FeedItem};
 use tenure::store::{Selection, StoreError};
+use tenure::task::{CommandError, CommandReply, PendingCommand};
 use tenure_core::board::Board;
 use tenure_core::command::{AfterDrain, NodeCommand as Command};
 use tenure_core::id::NodeId;
@@ -74,19 +75,19 @@ struct DrainReport<'a> {
 pub(super) async fn drain(
     id: &NodeId,
     args: &DrainArgs,
-    client: &Client,
+    tenure: &Tenure,
     layout: &Layout,
     output: &Output,
 ) -> Result<(), Failure> {
     let Some(within) = args.within() else {
-        let sent = send(id, args.command(), client).await?;
+        let sent = send(id, args.command(), tenure).await?;
         output.note(&format!("drain was sent to node '{id}'; follow it with `tenure node ls`"));
         return report(id, &sent, None, output);
     };
-    let mut watch = DrainWatch::open(id, layout, client, output).await?;
-    let sent = send(id, args.command(), client).await?;
+    let mut watch = DrainWatch::open(id, layout, tenure, output).await?;
+    let sent = send(id, args.command(), tenure).await?;
     watch.report_left();
-    let drained = tokio::time::timeout(within, watch.until_gone(client, &sent)).await;
+    let drained = tokio::time::timeout(within, watch.until_gone(tenure, &sent)).await;
     output.clear_status();
     let (left, had) = (watch.left, watch.had);
     let handled = drained.unwrap_or_else(|_| {
@@ -102,8 +103,8 @@ pub(super) async fn drain(
 
 fn report(
     id: &NodeId,
-    sent: &Sent,
-    handled: Option<(&Handled, u64)>,
+    sent: &PendingCommand,
+    handled: Option<(&CommandReply, u64)>,
     output: &Output,
 ) -> Result<(), Failure> {
     if output.is_json {
@@ -140,7 +141,7 @@ struct DrainWatch<'a> {
 
 /// An event of the wait.
 enum DrainEvent {
-    Handled(Result<Handled, WaitCommandError>),
+    Handled(Result<CommandReply, CommandError>),
     Node(Option<Result<FeedItem, StoreError>>),
     Task(Option<Result<FeedItem, StoreError>>),
 }
@@ -150,10 +151,10 @@ impl<'a> DrainWatch<'a> {
     async fn open(
         id: &'a NodeId,
         layout: &'a Layout,
-        client: &Client,
+        tenure: &Tenure,
         output: &'a Output,
     ) -> Result<DrainWatch<'a>, Failure> {
-        let tasks = Feed::open(client.store().clone(), layout.tasks())?;
+        let tasks = Feed::open(tenure.store().clone(), layout.tasks())?;
         let board = Board::new(layout.clone());
         let mut watch = DrainWatch { id, layout, output, tasks, board, had: 0, left: 0, reported: None };
         let first = async {
@@ -176,12 +177,12 @@ impl<'a> DrainWatch<'a> {
         Ok(watch)
     }
 
-    async fn until_gone(&mut self, client: &Client, sent: &Sent) -> Result<Handled, Failure> {
-        let store = client.store();
+    async fn until_gone(&mut self, tenure: &Tenure, sent: &PendingCommand) -> Result<CommandReply, Failure> {
+        let store = tenure.store();
         let key = self.layout.encode(&Key::Node(self.id.clone()));
         let mut nodes = Feed::open(store.clone(), Selection::key(key))?;
-        let mut reply = Box::pin(sent.wait(Duration::MAX));
-        let mut handled: Option<Handled> = None;
+        let mut reply = sent.reply().timeout(Duration::MAX).into_future();
+        let mut handled: Option<CommandReply> = None;
         // The feed delivers a snapshot first. Until it is complete, a missing key proves nothing.
         let (mut is_here, mut is_gone) = (false, false);
         loop {
@@ -230,7 +231,7 @@ impl<'a> DrainWatch<'a> {
         seen.unwrap_or(Ok(()))
     }
 
-    fn drain_reply(&self, reply: Result<Handled, WaitCommandError>) -> Result<Handled, Failure> {
+    fn drain_reply(&self, reply: Result<CommandReply, CommandError>) -> Result<CommandReply, Failure> {
         let handled = reply.map_err(|error| no_reply(self.id, "drain", error))?;
         acknowledged(&format!("drain of node '{}'", self.id), handled)
             .map_err(|failure| failure.hint(format!("see `tenure node show {}`", self.id)))

@@ -10,9 +10,9 @@ use std::time::Duration;
 use clap::ValueEnum;
 use futures_util::future::join_all;
 use serde::Serialize;
-use serde_json::Value;
-use tenure::client::Client;
+use tenure::Tenure;
 use tenure::snapshot::{ClusterPart, ClusterSnapshot, SnapshotRequest};
+use tenure::worker::RebalancePlan;
 use tenure_core::balance::{
     AcceptAll, Balancer, ClusterLoad, Cooldowns, Demand, Fair, OwnedTask, OwnedTasks, Release, Rendezvous,
     Weighted, WorkerLoads, WorkerTerms, planned_releases,
@@ -85,12 +85,12 @@ struct PlannedRelease {
 pub(super) async fn plan(
     node: Option<&NodeId>,
     (choice, within): (Option<PlanBalancer>, Duration),
-    client: &Client,
+    tenure: &Tenure,
     namespace: &Namespace,
     output: &Output,
 ) -> Result<(), Failure> {
     let parts = [ClusterPart::Members, ClusterPart::Tasks];
-    let mut snapshot = SnapshotRequest::new(client.store(), namespace).parts(parts).await?;
+    let mut snapshot = SnapshotRequest::new(tenure.store(), namespace).parts(parts).await?;
     if let Some(id) = node {
         let member = snapshot.members.get(id).ok_or_else(|| not_alive(id))?;
         if !snapshot.takes_tasks(id) {
@@ -107,7 +107,7 @@ pub(super) async fn plan(
     let planned = chosen.map(async |(id, load)| {
         let publishes = snapshot.members.get(id).is_some_and(|member| member.record.balancer.is_some());
         match choice {
-            None if publishes => request_plan(id, load.tasks, within, client).await,
+            None if publishes => request_plan(id, load.tasks, within, tenure).await,
             choice => Ok(compute_plan(id, load.tasks, choice.unwrap_or_default(), board, &loads)),
         }
     });
@@ -136,7 +136,7 @@ async fn request_plan(
     id: &NodeId,
     tasks: u64,
     within: Duration,
-    client: &Client,
+    tenure: &Tenure,
 ) -> Result<NodePlan, Failure> {
     let name = "a dry run";
     let instead = |failure: Failure| {
@@ -144,27 +144,14 @@ async fn request_plan(
             "compute the plan in this process with `tenure node balance {id} --dry-run --balance fair`"
         ))
     };
-    let sent = send(id, Command::Balance(BalanceMode::DryRun), client).await?;
-    let handled = sent.wait(within).await.map_err(|error| instead(no_reply(id, name, error)))?;
+    let sent = send(id, Command::Balance(BalanceMode::DryRun), tenure).await?;
+    let handled = sent.reply().timeout(within).await.map_err(|error| instead(no_reply(id, name, error)))?;
     let handled = acknowledged(&format!("{name} of node '{id}'"), handled).map_err(instead)?;
-    let fields = &handled.record.unknown;
-    let text = |value: &Value, name: &str| value[name].as_str().unwrap_or("-").to_owned();
-    let releases = fields.get("plan").and_then(Value::as_array);
-    let gives: Vec<PlannedRelease> = releases
-        .into_iter()
-        .flatten()
-        .map(|release| PlannedRelease { task: text(release, "task"), why: text(release, "why") })
-        .collect();
-    let planned = fields.get("planned").and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
-    let balancer = fields.get("balancer").and_then(Value::as_str).unwrap_or("-").to_owned();
-    Ok(NodePlan {
-        id: id.to_string(),
-        tasks,
-        balancer,
-        asked: true,
-        planned: planned.unwrap_or(gives.len()),
-        gives,
-    })
+    let RebalancePlan { balancer, planned, releases, .. } = RebalancePlan::read(&handled);
+    let gives =
+        releases.into_iter().map(|release| PlannedRelease { task: release.task, why: release.reason });
+    let gives: Vec<PlannedRelease> = gives.collect();
+    Ok(NodePlan { id: id.to_string(), tasks, balancer, asked: true, planned, gives })
 }
 
 /// Computes the plan in this process.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tenure::client::TaskView;
 use tenure::snapshot::ClusterSnapshot;
+use tenure::task::TaskSummary;
 use tenure_core::id::NodeId;
 use tenure_core::record::MemberState;
 
@@ -25,15 +25,15 @@ pub(super) struct StatusWarning {
 }
 
 /// The tasks that need an owner and have none.
-pub(super) fn unclaimed(tasks: &[TaskView]) -> impl Iterator<Item = &TaskView> {
-    let is_unclaimed = |task: &&TaskView| {
+pub(super) fn unclaimed(tasks: &[TaskSummary]) -> impl Iterator<Item = &TaskSummary> {
+    let is_unclaimed = |task: &&TaskSummary| {
         let card = task.card.as_ref().filter(|card| card.is_live() && card.owner.is_none());
-        card.is_some() && task.state_kind().is_none_or(|state| !state.is_terminal())
+        card.is_some() && task.state().is_none_or(|state| !state.is_terminal())
     };
     tasks.iter().filter(is_unclaimed)
 }
 
-pub(super) fn warnings(listing: &[TaskView], snapshot: &ClusterSnapshot) -> Vec<StatusWarning> {
+pub(super) fn warnings(listing: &[TaskSummary], snapshot: &ClusterSnapshot) -> Vec<StatusWarning> {
     let mut all = Vec::new();
     let mut warn =
         |kind, message: String, hint: Option<String>| all.push(StatusWarning { kind, message, hint });
@@ -60,7 +60,7 @@ pub(super) fn warnings(listing: &[TaskView], snapshot: &ClusterSnapshot) -> Vec<
         let message = format!("{count} commands wait for node {node}, which is not alive");
         warn("waiting_commands", message, None);
     }
-    let unclaimed: Vec<&TaskView> = unclaimed(listing).collect();
+    let unclaimed: Vec<&TaskSummary> = unclaimed(listing).collect();
     if !unclaimed.is_empty() {
         let claiming =
             snapshot.members.members().iter().filter(|node| snapshot.takes_tasks(&node.id)).count();
@@ -82,7 +82,7 @@ pub(super) fn warnings(listing: &[TaskView], snapshot: &ClusterSnapshot) -> Vec<
             Some("other nodes claim them when its lease ends; tenure lease ls".to_owned()),
         );
     }
-    let broken: Vec<&TaskView> = listing.iter().filter(|task| !unreadable(task).is_empty()).collect();
+    let broken: Vec<&TaskSummary> = listing.iter().filter(|task| !unreadable(task).is_empty()).collect();
     if let Some(first) = broken.first() {
         let message = format!("{} cannot be read completely: {}", tasks(broken.len()), names(&broken));
         warn("unreadable_tasks", message, Some(format!("tenure task show {}", first.id)));
@@ -92,10 +92,10 @@ pub(super) fn warnings(listing: &[TaskView], snapshot: &ClusterSnapshot) -> Vec<
 
 /// Tasks with an owner that is not alive.
 fn orphans<'a>(
-    listing: &'a [TaskView],
+    listing: &'a [TaskSummary],
     snapshot: &ClusterSnapshot,
-) -> BTreeMap<&'a NodeId, Vec<&'a TaskView>> {
-    let mut orphans: BTreeMap<&NodeId, Vec<&TaskView>> = BTreeMap::new();
+) -> BTreeMap<&'a NodeId, Vec<&'a TaskSummary>> {
+    let mut orphans: BTreeMap<&NodeId, Vec<&TaskSummary>> = BTreeMap::new();
     for task in listing {
         if let Some(owner) = task.owner().filter(|owner| snapshot.members.get(owner).is_none()) {
             orphans.entry(owner).or_default().push(task);
@@ -108,7 +108,7 @@ fn tasks(count: usize) -> String {
     if count == 1 { "one task".to_owned() } else { format!("{count} tasks") }
 }
 
-fn names(tasks: &[&TaskView]) -> String {
+fn names(tasks: &[&TaskSummary]) -> String {
     let mut names: Vec<&str> = tasks.iter().take(NAMED_MAX).map(|task| task.id.as_str()).collect();
     if tasks.len() > NAMED_MAX {
         names.push("…");

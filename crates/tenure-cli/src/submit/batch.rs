@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tenure::client::{NewTask, new_task_ids};
+use tenure::task::{NewTask, new_task_ids};
 use tenure_core::id::TaskId;
 
 use super::NAMED_MAX;
@@ -27,7 +27,7 @@ struct TaskLine {
 }
 
 /// Reads all tasks of a file, or reports the invalid lines.
-pub(super) async fn read(path: &Path) -> Result<Vec<NewTask>, Failure> {
+pub(super) async fn read(path: &Path) -> Result<Vec<(TaskId, NewTask)>, Failure> {
     let input = if path == Path::new("-") { InputSource::Stdin } else { InputSource::File(path.to_owned()) };
     let bytes = input.read().await?;
     if bytes.trim_ascii_start().starts_with(b"[") {
@@ -45,7 +45,7 @@ pub(super) async fn read(path: &Path) -> Result<Vec<NewTask>, Failure> {
     })
 }
 
-fn tasks(bytes: &[u8]) -> Result<Vec<NewTask>, String> {
+fn tasks(bytes: &[u8]) -> Result<Vec<(TaskId, NewTask)>, String> {
     let mut ids = new_task_ids();
     let mut seen: BTreeMap<TaskId, usize> = BTreeMap::new();
     let (mut tasks, mut bad) = (Vec::new(), Vec::new());
@@ -53,9 +53,9 @@ fn tasks(bytes: &[u8]) -> Result<Vec<NewTask>, String> {
     for (index, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
         let number = index + 1;
         let task = task(line, &mut ids);
-        let task = task.and_then(|task| match seen.insert(task.id().clone(), number) {
-            None => Ok(task),
-            Some(first) => Err(format!("the id '{}' is on line {first} already", task.id())),
+        let task = task.and_then(|(id, task)| match seen.insert(id.clone(), number) {
+            None => Ok((id, task)),
+            Some(first) => Err(format!("the id '{id}' is on line {first} already")),
         });
         match task {
             Ok(task) => tasks.push(task),
@@ -76,7 +76,7 @@ fn tasks(bytes: &[u8]) -> Result<Vec<NewTask>, String> {
     Err(bad.join("; "))
 }
 
-fn task(line: &[u8], ids: &mut impl Iterator<Item = TaskId>) -> Result<NewTask, String> {
+fn task(line: &[u8], ids: &mut impl Iterator<Item = TaskId>) -> Result<(TaskId, NewTask), String> {
     let line = line.trim_ascii();
     if !line.starts_with(b"{") {
         let start: String = String::from_utf8_lossy(line).chars().take(START_CHARS).collect();
@@ -90,19 +90,17 @@ fn task(line: &[u8], ids: &mut impl Iterator<Item = TaskId>) -> Result<NewTask, 
         Some(id) => TaskId::parse(&text("the id", id)?).map_err(|error| format!("invalid id: {error}"))?,
         None => ids.next().expect("the iterator of ids is endless"),
     };
-    let mut task = NewTask::new(id);
-    if let Some(kind) = line.kind {
-        task = task.kind(text("the kind", kind)?);
-    }
+    let kind = line.kind.map_or(Ok(String::new()), |kind| text("the kind", kind))?;
+    let mut task = NewTask::new(kind).id(&id);
     for (name, value) in line.labels {
         let value = text(&format!("the label {name:?}"), value)?;
         task = task.label(name, value);
     }
-    task.check().map_err(|error| error.to_string())?;
-    match line.props {
-        None => Ok(task),
-        Some(props) => task.props(&props).map_err(|error| error.to_string()),
+    if let Some(props) = line.props {
+        task = task.props(&props);
     }
+    task.check().map_err(|bad| bad.to_string())?;
+    Ok((id, task))
 }
 
 /// The text of a value, which must be a string.

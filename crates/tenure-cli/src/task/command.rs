@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tenure::client::{Client, CommandError, Handled, ReplacedCommand, Sent, WaitCommandError};
+use tenure::Tenure;
 use tenure::clock::wall_time;
+use tenure::task::{CommandError, CommandReply, PendingCommand, ReplacedCommand};
 use tenure_core::id::TaskId;
 use tenure_core::record::{CommandOutcome, Timestamp};
 use tenure_core::task::{TaskMessage, TaskState};
@@ -78,19 +79,20 @@ pub(super) async fn send_and_wait(
     id: &TaskId,
     message: TaskMessage,
     timeout: &TimeoutArgs,
-    client: &Client,
+    tenure: &Tenure,
     output: &Output,
 ) -> Result<(), Failure> {
     let name = message.kind().as_str();
-    let sent = client.command(id, message).await.map_err(|error| not_sent(id, name, error))?;
+    let sent =
+        tenure.task(id).command(message).no_reply().await.map_err(|error| not_sent(id, name, error))?;
     if let Some(replaced) = &sent.replaced {
         output.note(&describe_replaced(replaced));
     }
     let handled = match timeout.within() {
         None => None,
-        Some(within) => match sent.wait(within).await {
+        Some(within) => match sent.reply().timeout(within).await {
             Ok(handled) => Some(handled),
-            Err(error) => return Err(no_reply(id, name, error, client).await),
+            Err(error) => return Err(no_reply(id, name, error, tenure).await),
         },
     };
     let handled = handled.map(|handled| acknowledged(&format!("{name} of '{id}'"), handled)).transpose();
@@ -102,8 +104,8 @@ pub(super) async fn send_and_wait(
 fn report(
     id: &TaskId,
     name: &'static str,
-    sent: &Sent,
-    handled: Option<&Handled>,
+    sent: &PendingCommand,
+    handled: Option<&CommandReply>,
     output: &Output,
 ) -> Result<(), Failure> {
     let from = handled.and_then(|handled| handled.from).map(TaskState::as_str);
@@ -136,14 +138,14 @@ fn report(
 }
 
 /// Prints which node acknowledged a command, and how fast.
-pub(crate) fn note_acknowledged(what: &str, handled: &Handled, output: &Output) {
-    let why = handled.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+pub(crate) fn note_acknowledged(what: &str, handled: &CommandReply, output: &Output) {
+    let why = handled.reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     output.note(&format!("{what} acknowledged by {} in {} ms{why}", handled.by, handled.took.as_millis()));
 }
 
 /// The failure of a command that a node handled and did not do.
-pub(crate) fn acknowledged(what: &str, handled: Handled) -> Result<Handled, Failure> {
-    let why = handled.why.as_deref().unwrap_or("it gives no reason");
+pub(crate) fn acknowledged(what: &str, handled: CommandReply) -> Result<CommandReply, Failure> {
+    let why = handled.reason.as_deref().unwrap_or("it gives no reason");
     let (by, ms) = (&handled.by, handled.took.as_millis());
     let (code, message) = match handled.outcome {
         CommandOutcome::Done => return Ok(handled),
@@ -174,13 +176,15 @@ fn describe_replaced(replaced: &ReplacedCommand) -> String {
 fn not_sent(id: &TaskId, name: &str, error: CommandError) -> Failure {
     match error {
         CommandError::NotFound => no_such_task(id),
-        CommandError::Ended(state) => Failure::new(
+        CommandError::Finished { state } => Failure::new(
             Code::Conflict,
             format!("{name} was not sent to '{id}': the task has ended, it is {state}"),
         )
         .hint(format!("see `tenure task history {id}`; `tenure task retry {id}` runs it again")),
-        CommandError::Past(until) => Failure::usage(format!("the end of the sleep has passed: {until}")),
-        CommandError::Unknown(error) => {
+        CommandError::InvalidTime { until } => {
+            Failure::usage(format!("the end of the sleep has passed: {until}"))
+        }
+        CommandError::Ambiguous(error) => {
             let message = format!("{name} may or may not have been sent to '{id}': {error}");
             Failure::new(Code::Ambiguous, message)
                 .hint(format!("see the waiting command with `tenure task show {id}`"))
@@ -193,10 +197,10 @@ fn not_sent(id: &TaskId, name: &str, error: CommandError) -> Failure {
 }
 
 /// The failure of a wait for a reply. It names the owner, which should have replied.
-async fn no_reply(id: &TaskId, name: &str, error: WaitCommandError, client: &Client) -> Failure {
+async fn no_reply(id: &TaskId, name: &str, error: CommandError, tenure: &Tenure) -> Failure {
     match error {
-        WaitCommandError::Deadline(within) => {
-            let owner = client.get(id).await.ok().flatten().and_then(|task| task.owner().cloned());
+        CommandError::Timeout { after: within } => {
+            let owner = tenure.task(id).summary().await.ok().flatten().and_then(|task| task.owner().cloned());
             let why = match &owner {
                 Some(owner) => format!("its owner {owner} has not acknowledged it"),
                 None => "the task has no owner".to_owned(),
@@ -210,12 +214,12 @@ async fn no_reply(id: &TaskId, name: &str, error: WaitCommandError, client: &Cli
             Failure::new(Code::TimedOut, message)
                 .hint(format!("the command waits for a week; wait longer with --wait, or see {next}"))
         }
-        WaitCommandError::Gone => {
+        CommandError::Deleted => {
             let message = format!("{name} of '{id}' was deleted before a node handled it");
             Failure::new(Code::Conflict, message)
                 .hint(format!("see the waiting command with `tenure task show {id}`"))
         }
-        WaitCommandError::Store(error) => {
+        CommandError::ReplyUnknown(error) => {
             Failure::from(error).while_doing(&format!("the reply to {name} of '{id}' could not be read"))
         }
         other => {

@@ -2,7 +2,8 @@
 
 use clap::Args;
 use serde::Serialize;
-use tenure::client::{Client, TaskFilter};
+use tenure::Tenure;
+use tenure::task::TaskQuery;
 use tenure_core::task::TaskState;
 
 use super::rows::TaskRow;
@@ -17,6 +18,13 @@ pub(crate) struct ListArgs {
     /// Include ended tasks, of which only the final state is left.
     #[arg(long)]
     ended: bool,
+}
+
+impl ListArgs {
+    /// Refuses what is wrong whatever the store holds.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        self.filter.check()
+    }
 }
 
 /// The flags that select tasks.
@@ -34,16 +42,21 @@ pub(crate) struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// The filter for the flags.
-    pub(super) fn filter(&self) -> Result<TaskFilter, Failure> {
-        let mut filter = self.states.iter().fold(TaskFilter::new(), |filter, state| filter.state(*state));
+    /// Refuses a node that is no id.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        self.node.as_deref().map_or(Ok(()), |node| parse_node(node).map(drop))
+    }
+
+    /// The tasks that the flags select.
+    pub(super) fn query(&self, tenure: &Tenure) -> Result<TaskQuery, Failure> {
+        let mut query = self.states.iter().fold(tenure.tasks(), |query, state| query.state(*state));
         if let Some(node) = &self.node {
-            filter = filter.node(parse_node(node)?);
+            query = query.owner(parse_node(node)?);
         }
         if let Some(kind) = &self.kind {
-            filter = filter.kind(kind);
+            query = query.kind(kind);
         }
-        Ok(filter)
+        Ok(query)
     }
 
     /// Whether the flags contain this state.
@@ -71,19 +84,16 @@ fn parse_state(text: &str) -> Result<TaskState, String> {
     })
 }
 
-pub(super) fn filter(args: &ListArgs) -> Result<TaskFilter, Failure> {
-    let filter = args.filter.filter()?;
-    Ok(if args.ended { filter.with_ended() } else { filter })
-}
-
-pub(super) async fn list(args: &ListArgs, client: &Client, output: &Output) -> Result<(), Failure> {
+pub(super) async fn list(args: &ListArgs, tenure: &Tenure, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct TaskListReport {
         schema: &'static str,
         tasks: Vec<TaskRow>,
         revision: String,
     }
-    let listing = client.tasks(&filter(args)?).await?;
+    let query = args.filter.query(tenure)?;
+    let query = if args.ended { query.finished() } else { query };
+    let listing = query.list().await?;
     let tasks: Vec<TaskRow> = listing.tasks.iter().map(TaskRow::new).collect();
     if output.is_json {
         return output.object(&TaskListReport {

@@ -1,7 +1,7 @@
 //! Tasks as `--json` and tables show them.
 
 use serde::Serialize;
-use tenure::client::TaskView;
+use tenure::task::TaskSummary;
 use tenure_core::task::{StateRecord, TaskState, TaskStatus};
 
 use crate::node::format_time;
@@ -26,16 +26,15 @@ pub(super) struct TaskRow {
 }
 
 impl TaskRow {
-    pub(super) fn new(task: &TaskView) -> TaskRow {
-        let owner = task.card.as_ref().and_then(|card| card.owner.as_ref());
-        let state = task.state.as_ref().ok();
+    pub(super) fn new(task: &TaskSummary) -> TaskRow {
+        let state = task.state_record.as_ref().ok();
         TaskRow {
             id: task.id.to_string(),
             kind: task.kind().map(str::to_owned),
-            state: task.state_kind().map(TaskState::as_str),
+            state: task.state().map(TaskState::as_str),
             until: state.and_then(until),
             owner: task.owner().map(ToString::to_string),
-            token: owner.map(|owner| owner.token.to_string()),
+            token: task.token().map(|token| token.to_string()),
             attempt: task.attempt(),
             submitted_at: task.submitted().and_then(|record| format_time(record.submitted_at)),
             updated_at: state.and_then(|record| format_time(record.updated_at)),
@@ -72,11 +71,11 @@ pub(super) fn until(record: &StateRecord) -> Option<String> {
 }
 
 /// The unreadable parts of a task, and why; never their stored bytes.
-pub(crate) fn unreadable(task: &TaskView) -> Vec<String> {
+pub(crate) fn unreadable(task: &TaskSummary) -> Vec<String> {
     let card = task.card.as_ref();
     let record = card.and_then(|card| card.record.as_ref().err());
     let owner = card.and_then(|card| card.owner.as_ref()).and_then(|owner| owner.holder.as_ref().err());
-    let state = task.state.as_ref().err();
+    let state = task.state_record.as_ref().err();
     [("record", record), ("owner", owner), ("state", state)]
         .into_iter()
         .filter_map(|(what, why)| why.map(|why| format!("its {what}: {why}")))

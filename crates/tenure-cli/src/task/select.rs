@@ -2,7 +2,8 @@
 
 use clap::Args;
 use futures_util::{StreamExt, stream};
-use tenure::client::{Client, TaskView};
+use tenure::Tenure;
+use tenure::task::TaskSummary;
 use tenure_core::id::TaskId;
 use tenure_core::task::TaskState;
 
@@ -42,7 +43,7 @@ pub(super) struct BulkAction {
     /// As in "3 tasks were not killed".
     pub(super) done: &'static str,
     /// Whether the action applies to a task; others that match the filter are skipped.
-    pub(super) applies: fn(&TaskView) -> bool,
+    pub(super) applies: fn(&TaskSummary) -> bool,
 }
 
 impl SelectArgs {
@@ -56,7 +57,7 @@ impl SelectArgs {
         match &self.id {
             Some(id) => parse(id).map(drop),
             None => {
-                self.filter.filter()?;
+                self.filter.check()?;
                 let (doing, flags) = (act.doing, self.filter.flags());
                 self.confirm.check(
                     &format!("{doing} every task with {flags}"),
@@ -71,14 +72,14 @@ impl SelectArgs {
     pub(super) async fn each(
         &self,
         act: &BulkAction,
-        client: &Client,
+        tenure: &Tenure,
         output: &Output,
         one: impl AsyncFn(TaskId) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         if let Some(id) = &self.id {
             return one(parse(id)?).await;
         }
-        let found = client.tasks(&self.filter.filter()?.with_ended()).await?;
+        let found = self.filter.query(tenure)?.finished().list().await?;
         let ids: Vec<TaskId> =
             found.tasks.into_iter().filter(|task| (act.applies)(task)).map(|task| task.id).collect();
         let (flags, count) = (self.filter.flags(), ids.len());

@@ -6,7 +6,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde_json::Value;
-use tenure::client::{Client, TaskDossier};
+use tenure::Tenure;
+use tenure::task::TaskDetails;
 use tenure_core::id::TaskId;
 use tenure_core::record::CommandRecord;
 use tenure_core::task::{AttemptEnd, Checkpoint, HistoryEntry, TaskFailure};
@@ -17,7 +18,7 @@ use crate::failure::Failure;
 use crate::node::format_time;
 use crate::output::Output;
 
-pub(super) async fn show(id: &TaskId, client: &Client, output: &Output) -> Result<(), Failure> {
+pub(super) async fn show(id: &TaskId, tenure: &Tenure, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct TaskShowReport {
         schema: &'static str,
@@ -27,20 +28,19 @@ pub(super) async fn show(id: &TaskId, client: &Client, output: &Output) -> Resul
         more: TaskDetailRows,
         revision: String,
     }
-    let dossier = client.dossier(id).await?;
-    let Some(task) = &dossier.task else { return Err(no_such_task(id)) };
-    let (mut shown, more) = (TaskRow::new(task), TaskDetailRows::new(&dossier));
+    let details = tenure.task(id).details().await?.ok_or_else(|| no_such_task(id))?;
+    let (mut shown, more) = (TaskRow::new(&details), TaskDetailRows::new(&details));
     // The state counts a lost claim only with the next stored outcome.
     let open_lost = more.attempts.iter().filter(|attempt| attempt.is_open_and_lost()).count();
     shown.attempt = shown.attempt.map(|attempt| attempt.saturating_add(open_lost as u64));
     if output.is_json {
-        let revision = dossier.revision.to_string();
+        let revision = details.revision.to_string();
         return output.object(&TaskShowReport { schema: SCHEMA, shown, more, revision });
     }
     for why in &shown.unreadable {
         output.note(&format!("task '{id}' cannot be read completely: {why}"));
     }
-    if let Some(note) = note(id, &dossier) {
+    if let Some(note) = note(id, &details) {
         output.note(&note);
     }
     let names = ["id", "kind", "state", "owner", "token", "attempt", "submitted", "updated"];
@@ -53,10 +53,9 @@ pub(super) async fn show(id: &TaskId, client: &Client, output: &Output) -> Resul
 }
 
 /// A note about a task that does not run, with the reason.
-fn note(id: &TaskId, dossier: &TaskDossier) -> Option<String> {
-    let task = dossier.task.as_ref()?;
-    let is_submitted_again = task.record().is_some_and(|record| record.ended);
-    match (&task.card, task.state_kind()) {
+fn note(id: &TaskId, details: &TaskDetails) -> Option<String> {
+    let is_submitted_again = details.record().is_some_and(|record| record.ended);
+    match (&details.card, details.state()) {
         (Some(_), Some(state)) if is_submitted_again => Some(format!(
             "it was submitted again after it was {state}, so it does not run; `tenure task forget {id}` lets it run"
         )),
@@ -117,29 +116,25 @@ impl PendingCommandRow {
 }
 
 impl TaskDetailRows {
-    fn new(dossier: &TaskDossier) -> TaskDetailRows {
-        let task = dossier.task.as_ref();
-        let state = task.and_then(|task| task.state.as_ref().ok());
-        let bytes = dossier.props.as_deref();
+    fn new(details: &TaskDetails) -> TaskDetailRows {
+        let state = details.state_record.as_ref().ok();
+        let bytes = details.props.as_deref();
         let props: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(bytes).ok());
         let is_foreign = bytes.is_some() && props.is_none();
         TaskDetailRows {
-            labels: task
-                .and_then(|task| task.submitted())
-                .map(|record| record.labels.clone())
-                .unwrap_or_default(),
+            labels: details.labels().cloned().unwrap_or_default(),
             props_b64: bytes.filter(|_| is_foreign).map(|bytes| BASE64_STANDARD.encode(bytes)),
             props,
             faults: state.map(|state| state.faults),
             errors: state.map(|state| state.errors.iter().map(failed).collect()).unwrap_or_default(),
-            attempts: attempts(dossier),
+            attempts: attempts(details),
             reason: state.and_then(|state| state.reason.clone()),
             updated_by: state.and_then(|state| state.by.as_ref()).map(ToString::to_string),
             checkpoint_bytes: state
                 .and_then(|state| state.checkpoint.as_ref())
                 .map(Checkpoint::bytes)
                 .map(bytes::Bytes::len),
-            command: dossier.command.as_ref().map(PendingCommandRow::new),
+            command: details.command.as_ref().map(PendingCommandRow::new),
         }
     }
 
@@ -203,18 +198,17 @@ impl std::fmt::Display for AttemptRow {
 }
 
 /// All stored attempts: those that ended, then those without a stored outcome.
-fn attempts(dossier: &TaskDossier) -> Vec<AttemptRow> {
-    let task = dossier.task.as_ref();
-    let ended = task.and_then(|task| task.state.as_ref().ok()).map(|state| &state.attempts[..]);
+fn attempts(details: &TaskDetails) -> Vec<AttemptRow> {
+    let ended = details.state_record.as_ref().ok().map(|state| &state.attempts[..]);
     let ended = ended.unwrap_or_default().iter().map(|attempt| AttemptRow {
         node: attempt.node.to_string(),
         started: attempt.started.to_string(),
         ended: Some(attempt.ended.to_string()),
         end: attempt.end.as_str(),
     });
-    let owner = task.and_then(|task| task.card.as_ref()?.owner.as_ref()?.holder.as_ref().ok());
+    let owner = details.card.as_ref().and_then(|card| card.owner.as_ref()?.holder.as_ref().ok());
     let running = owner.map(|owner| owner.nonce.as_str());
-    let open = dossier.attempts.iter().map(|(claim, attempt)| AttemptRow {
+    let open = details.attempts.iter().map(|(claim, attempt)| AttemptRow {
         node: attempt.node.to_string(),
         started: attempt.started.to_string(),
         ended: None,
@@ -227,7 +221,7 @@ fn failed(error: &TaskFailure) -> TaskErrorRow {
     TaskErrorRow { at: error.at.to_string(), message: error.message.clone() }
 }
 
-pub(super) async fn history(id: &TaskId, client: &Client, output: &Output) -> Result<(), Failure> {
+pub(super) async fn history(id: &TaskId, tenure: &Tenure, output: &Output) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct TaskHistoryReport {
         schema: &'static str,
@@ -244,8 +238,8 @@ pub(super) async fn history(id: &TaskId, client: &Client, output: &Output) -> Re
         to: &'static str,
         by: String,
     }
-    let task = client.get(id).await?.ok_or_else(|| no_such_task(id))?;
-    let state = task.state.map_err(|why| {
+    let task = tenure.task(id).summary().await?.ok_or_else(|| no_such_task(id))?;
+    let state = task.state_record.map_err(|why| {
         let message = format!("the state of '{id}' cannot be read: {why}");
         Failure::new(crate::failure::Code::Failed, message).hint(format!(
             "no node runs the task while this state exists; `tenure task forget {id}` deletes it"

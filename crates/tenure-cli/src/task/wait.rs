@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::client::{Client, Ended, WaitTaskError};
+use tenure::task::{Finished, WaitTaskError};
+use tenure::{Error, Tenure};
 use tenure_core::id::TaskId;
 use tenure_core::task::TaskState;
 
@@ -19,17 +20,15 @@ const ALONE_MAX: usize = 1;
 pub(crate) async fn wait_for(
     ids: Vec<TaskId>,
     within: Duration,
-    client: &Client,
+    tenure: &Tenure,
     output: &Output,
 ) -> Result<(), Failure> {
-    let ends: Vec<(TaskId, Result<Ended, WaitTaskError>)> = match &ids[..] {
-        [id] if ids.len() <= ALONE_MAX => vec![(id.clone(), client.wait(id, within).await)],
-        _ => client
-            .wait_all(ids, within)
-            .await
-            .map_err(|error| end_unknown(None, error))?
-            .into_iter()
-            .collect(),
+    let ends: Vec<(TaskId, Result<Finished, WaitTaskError>)> = match &ids[..] {
+        [id] if ids.len() <= ALONE_MAX => vec![(id.clone(), tenure.task(id).wait().timeout(within).await)],
+        _ => {
+            let ends = tenure.tasks().ids(&ids).wait().timeout(within).await;
+            ends.map_err(not_seen)?.into_iter().collect()
+        }
     };
     report(&ends, output)?;
     let mut failures: Vec<Failure> = ends.into_iter().filter_map(|(id, end)| failure(&id, end)).collect();
@@ -61,9 +60,9 @@ struct TaskEndRow {
     reason: Option<String>,
 }
 
-fn report(ends: &[(TaskId, Result<Ended, WaitTaskError>)], output: &Output) -> Result<(), Failure> {
-    let shown = |(id, end): &(TaskId, Result<Ended, WaitTaskError>)| {
-        let state = end.as_ref().ok().map(|end| &end.state);
+fn report(ends: &[(TaskId, Result<Finished, WaitTaskError>)], output: &Output) -> Result<(), Failure> {
+    let shown = |(id, end): &(TaskId, Result<Finished, WaitTaskError>)| {
+        let state = end.as_ref().ok().map(|end| &end.record);
         TaskEndRow {
             id: id.to_string(),
             state: state.map(|state| state.state.kind().as_str()),
@@ -83,14 +82,13 @@ fn report(ends: &[(TaskId, Result<Ended, WaitTaskError>)], output: &Output) -> R
     output.table(&["id", "state", "by"], &rows)
 }
 
-fn failure(id: &TaskId, end: Result<Ended, WaitTaskError>) -> Option<Failure> {
-    let state = match end {
-        Ok(end) => end.state,
+fn failure(id: &TaskId, end: Result<Finished, WaitTaskError>) -> Option<Failure> {
+    let finished = match end {
+        Ok(end) => end,
         Err(error) => return Some(end_unknown(Some(id), error)),
     };
-    let why = state.reason.as_ref().or(state.errors.last().map(|error| &error.message));
-    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-    let code = match state.state.kind() {
+    let why = finished.reason.map(|why| format!(": {why}")).unwrap_or_default();
+    let code = match finished.state {
         TaskState::Failed => Code::TaskFailed,
         TaskState::Killed => Code::TaskKilled,
         TaskState::Completed
@@ -100,7 +98,15 @@ fn failure(id: &TaskId, end: Result<Ended, WaitTaskError>) -> Option<Failure> {
         | TaskState::Paused => return None,
     };
     let hint = format!("see `tenure task history {id}`; `tenure task retry {id}` runs it again");
-    Some(Failure::new(code, format!("task '{id}' is {}{why}", state.state.kind())).hint(hint))
+    Some(Failure::new(code, format!("task '{id}' is {}{why}", finished.state)).hint(hint))
+}
+
+/// Why the ends of many were not seen.
+fn not_seen(error: Error) -> Failure {
+    match error {
+        Error::Store(error) => end_unknown(None, WaitTaskError::Store(error)),
+        other => Failure::new(Code::Failed, format!("the end of the tasks was not seen: {other}")),
+    }
 }
 
 /// The failure of a wait that did not see the end of a task.
@@ -108,7 +114,7 @@ fn end_unknown(id: Option<&TaskId>, error: WaitTaskError) -> Failure {
     let name = id.map_or("the tasks".to_owned(), |id| format!("task '{id}'"));
     match (error, id) {
         (WaitTaskError::NotFound, Some(id)) => no_such_task(id),
-        (WaitTaskError::Deadline(within), _) => {
+        (WaitTaskError::Timeout { after: within }, _) => {
             let message = format!("{name} has not ended within {}", duration::format(within));
             Failure::new(Code::TimedOut, message).hint("it goes on; see its state with `tenure task show`")
         }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use tenure::task::ErrorRate;
-use tenure::worker::{Start, WorkerBuilder};
+use tenure::task::Retry;
+use tenure::worker::{StartWorker, WorkerBuilder};
 use tenure_core::id::NodeId;
 use tenure_core::task::ERRORS_LEN_MAX;
 use tenure_core::worker::AcceptedTasks;
@@ -163,7 +163,7 @@ pub(super) struct StartOptions {
 
 impl StartOptions {
     /// Adds the handlers, one for each kind or one for all kinds, and starts the worker.
-    pub(super) fn start(self, builder: WorkerBuilder, exec: &Exec) -> Start {
+    pub(super) fn start(self, builder: WorkerBuilder, exec: &Exec) -> StartWorker {
         let mut builder = (self.configure)(builder);
         if self.wanted.kinds.is_empty() {
             builder = builder.handle_any(exec.clone());
@@ -200,10 +200,8 @@ impl PreparedWorker {
         })?;
         selector::check_labels(&args.labels)?;
         let wanted = selector::wanted(&args.matches)?;
-        let policy = ErrorRate::default()
-            .too_many(args.retries + 1, ERRORS_WITHIN)
-            .map_err(|error| Failure::usage(format!("--retries: {error}")))?
-            .sleep(args.retry_after);
+        let attempts = u32::try_from(args.retries).unwrap_or(u32::MAX).saturating_add(1);
+        let policy = Retry::fixed(args.retry_after).max_attempts(attempts).within(ERRORS_WITHIN);
         let limits = MemoryLimits { claim_below: args.claim_below, release_above: args.release_above };
         let balance = args.balance.configure(limits)?;
         let capacity = match args.capacity.unwrap_or_else(TaskSlots::per_core) {

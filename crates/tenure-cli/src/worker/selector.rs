@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tenure::client::{Client, TaskFilter};
+use tenure::Tenure;
 use tenure::worker::{WorkerBuilder, memory};
 use tenure_core::balance::{AcceptAll, Capacity, Fair, Rendezvous, Weighted};
 use tenure_core::id::check_text;
@@ -130,10 +130,10 @@ pub(super) fn wanted(matches: &[TaskMatch]) -> Result<AcceptedTasks, Failure> {
 }
 
 /// Prints a note if no present task matches: most often a name was mistyped. That is no failure, because matching tasks may be submitted later.
-pub(super) async fn warn_if_none_match(matches: &[TaskMatch], client: &Client, output: &Output) {
+pub(super) async fn warn_if_none_match(matches: &[TaskMatch], tenure: &Tenure, output: &Output) {
     let Ok(wanted) = wanted(matches) else { return };
     // A failed listing proves nothing, and the worker itself reports an unreachable store.
-    let Ok(listing) = client.tasks(&TaskFilter::new()).await else { return };
+    let Ok(listing) = tenure.tasks().list().await else { return };
     let records: Vec<_> = listing.tasks.iter().filter_map(|task| task.record()).collect();
     if records.iter().any(|record| wanted.accepts(record)) {
         return;

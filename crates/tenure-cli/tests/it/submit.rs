@@ -11,10 +11,10 @@ async fn task_is_submitted_once_with_all_fields() {
     on_file_and_etcd(async |cluster| {
         let args = ["submit", "mail/1", "--kind", "mail", "--props", r#"{"to": "a"}"#, "--label", "weight=3"];
         assert_eq!(cluster.sandbox.ok(&args).await, "mail/1");
-        let dossier = cluster.client().dossier(&task("mail/1")).await.unwrap();
-        let record = dossier.task.as_ref().unwrap().record().unwrap();
+        let details = cluster.tenure().task(task("mail/1")).details().await.unwrap().unwrap();
+        let record = details.record().unwrap();
         assert_eq!((record.kind.as_deref(), record.labels["weight"].as_str()), (Some("mail"), "3"));
-        assert_eq!(dossier.props.unwrap(), r#"{"to": "a"}"#, "byte for byte");
+        assert_eq!(details.props.unwrap(), r#"{"to": "a"}"#, "byte for byte");
         let ran = cluster.sandbox.run(&[&args[..], &["--json"]].concat()).await;
         assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
         let hint = ran.error()["hint"].as_str().unwrap().to_owned();
@@ -71,7 +71,7 @@ async fn invalid_task_file_submits_nothing() {
     assert_eq!(ran.code, Some(2), "{ran:?}");
     for expected in [
         "line 2: unknown field `prop`",
-        "line 3: 'c' is on line 1",
+        "line 3: the id 'c' is on line 1 already",
         "line 4: ",
         "line 5: ",
         "line 6: invalid id: a name must not contain control characters",
@@ -142,20 +142,21 @@ async fn worst_end_decides_exit_code() {
 }
 
 #[tokio::test]
-async fn ended_task_runs_again_after_forget() {
+async fn finished_id_is_refused_until_forget() {
     on_file_and_etcd(async |cluster| {
         let mut worker = cluster.join("w").await;
         let done = ["submit", "once", "--props", r#""done""#];
         cluster.sandbox.ok(&[&done[..], &["--wait"]].concat()).await;
         worker.started(1).await;
         let ran = cluster.sandbox.run(&[&done[..], &["--json"]].concat()).await;
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert!(ran.stderr.contains("`tenure task forget once` lets it run"), "{ran:?}");
-        let output: Value = serde_json::from_str(&ran.stdout).unwrap();
-        assert_eq!(output["ended"], json!([{"id": "once", "state": "completed"}]));
-        let show = cluster.sandbox.run(&["task", "show", "once"]).await;
-        assert!(show.stderr.contains("does not run"), "{show:?}");
+        assert_eq!((ran.code, &ran.error()["code"]), (Some(4), &json!("conflict")), "{ran:?}");
+        let hint = ran.error()["hint"].as_str().unwrap().to_owned();
+        assert!(
+            hint.contains("`tenure task retry once`") && hint.contains("`tenure task forget once`"),
+            "{hint}"
+        );
         cluster.sandbox.ok(&["task", "forget", "once"]).await;
+        cluster.sandbox.ok(&done).await;
         assert_eq!(worker.started(1).await, ["once"]);
         assert_eq!(cluster.sandbox.ok(&["task", "wait", "once"]).await, "once\tcompleted\tw");
         worker.end().await;

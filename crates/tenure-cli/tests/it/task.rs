@@ -164,9 +164,17 @@ async fn impossible_command_exits_with_its_reason() {
         assert_eq!(output["to"], "runnable");
         cluster.sandbox.ok(&["task", "pause", "x"]).await;
         // The state machine accepts no completion from outside, and a paused task accepts no error (see the table).
-        let refused =
-            cluster.client().command(&task("x"), tenure_core::task::TaskMessage::Complete).await.unwrap();
-        assert_eq!(refused.wait(crate::sandbox::RUN_DEADLINE).await.unwrap().from, Some(TaskState::Paused));
+        let refused = cluster
+            .tenure()
+            .task(task("x"))
+            .command(tenure_core::task::TaskMessage::Complete)
+            .no_reply()
+            .await
+            .unwrap();
+        assert_eq!(
+            refused.reply().timeout(crate::sandbox::RUN_DEADLINE).await.unwrap().from,
+            Some(TaskState::Paused)
+        );
         failed(&["forget", "x"], 4, "conflict").await;
         cluster.sandbox.ok(&["task", "kill", "x"]).await;
         let message = failed(&["pause", "x"], 4, "conflict").await;

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use tenure::client::Client;
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure::task::ErrorRate;
+use tenure::task::Retry;
 use tenure::{Outcome, Task, TaskError, Tenure, WorkerBuilder};
 use tenure_core::id::{Namespace, TaskId};
 use tenure_etcd::{Config, Secret};
@@ -46,8 +45,8 @@ impl TestCluster {
         TestCluster { sandbox, store, namespace: Namespace::parse("tenure").unwrap() }
     }
 
-    pub(crate) fn client(&self) -> Client {
-        Client::new(self.store.clone(), &self.namespace)
+    pub(crate) fn tenure(&self) -> Tenure {
+        Tenure::on_session(&Session::open(self.store.clone()).unwrap(), &self.namespace).unwrap()
     }
 
     /// Starts a worker; the props of a task decide what its handler does.
@@ -84,7 +83,7 @@ impl TestCluster {
                 run(task).await
             }
         };
-        let policy = ErrorRate::default().too_many(1, Duration::from_secs(60)).unwrap();
+        let policy = Retry::never();
         let builder = Tenure::on_session(&session, &self.namespace).unwrap().worker(id);
         let builder = match kind {
             Some(kind) => builder.handle(kind, handler),

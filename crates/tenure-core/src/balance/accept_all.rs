@@ -1,9 +1,10 @@
-//! Takes everything and gives nothing away.
+//! Claims every task and releases none.
 
 use super::decision::{ClaimDecision, Release};
 use super::{Balancer, Claimable, ClusterLoad};
 
-/// Takes everything and gives nothing away: for one node, or where who has what does not matter.
+/// Claims every task and releases none: for a single worker, or where the distribution does not
+/// matter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AcceptAll;
 

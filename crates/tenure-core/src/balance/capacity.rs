@@ -1,7 +1,8 @@
-//! As many tasks as the node has room for.
+//! As many tasks as the worker has resources for.
 //!
-//! The number that decides is measured by somebody else, and it moves late: a task that was claimed a moment ago has not used anything yet. So only a
-//! few are taken for each measurement, and only one is given away.
+//! The resource is measured elsewhere, and the measurement lags: a task that was claimed a moment
+//! ago has used nothing yet. Therefore only a few tasks are claimed for each measurement, and only
+//! one is released.
 
 use std::time::Duration;
 
@@ -13,28 +14,29 @@ use super::worker_loads::LoadMetric;
 use super::{Balancer, Claimable, ClusterLoad};
 use crate::time::Moment;
 
-/// How many tasks are taken for one measurement. With one measurement a second, a node fills at sixteen tasks a second and overshoots by sixteen at most.
+/// How many tasks are claimed for one measurement. With one measurement per second a worker fills
+/// at 16 tasks per second, and overshoots by 16 at most.
 const TAKEN_PER_READING_MAX: u32 = 16;
 
-/// How soon to ask again when there is no room: rooms do not empty faster.
+/// How soon to decide again when there is no room: resources are not freed faster.
 const AGAIN_IN: Duration = Duration::from_secs(5);
 
-/// How soon to ask again when the next measurement must come first.
+/// How soon to decide again when the next measurement must come first.
 const NEXT_READING_IN: Duration = Duration::from_secs(1);
 
-/// How much of a resource is used.
+/// A measurement of a resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResourceUsage {
-    /// This much.
+    /// How much is used.
     pub used: u64,
-    /// Of this much.
+    /// How much there is.
     pub total: u64,
-    /// When it was measured: by this two measurements are told apart.
+    /// When it was measured. It distinguishes two measurements.
     pub read_at: Moment,
 }
 
 impl ResourceUsage {
-    /// How much is used, in percent, rounded up. A resource of which there is nothing is used up.
+    /// The used part in percent, rounded up. A resource with a total of zero is used up.
     pub fn used_percent(&self) -> u64 {
         let used = u128::from(self.used) * 100;
         let percent = if self.total == 0 { 100 } else { used.div_ceil(u128::from(self.total)) };
@@ -42,37 +44,39 @@ impl ResourceUsage {
     }
 }
 
-/// Takes tasks while less than one part of a resource is used, and gives them away above another.
+/// Claims tasks while less than one part of a resource is used, and releases tasks above another
+/// part.
 #[derive(Clone, Debug)]
 pub struct Capacity {
     claim_below_percent: u64,
     release_above_percent: u64,
-    /// Of which measurement, and how many tasks were taken on it.
+    /// The time of the last measurement, and how many tasks were claimed for it.
     taken: Option<(Moment, u32)>,
 }
 
-/// Limits between which tasks would come and go.
+/// Limits between which tasks would move back and forth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum InvalidCapacity {
-    /// What is taken at one limit would be given away at the other.
+    /// A task that is claimed at one limit would be released at the other.
     #[error("tasks are claimed below {claim} % and released above {release} %: the first must be less")]
     ClaimNotBelowRelease {
-        /// Claims below this.
+        /// The worker claims below this part.
         claim: u64,
-        /// Releases above this.
+        /// The worker releases above this part.
         release: u64,
     },
-    /// A node that never claims.
+    /// The worker would never claim.
     #[error("tasks are claimed below 0 %, so none ever is")]
     ClaimsNothing,
-    /// More than there is cannot be used.
+    /// The worker would never release.
     #[error("tasks are released above {0} %, and there is no more than 100 %")]
     ReleasesNothing(u64),
 }
 
 impl Capacity {
-    /// Claims while less than the first part is used, releases while more than the second is.
+    /// Claims while less than the first part is used, and releases while more than the second part
+    /// is.
     ///
     /// # Errors
     ///

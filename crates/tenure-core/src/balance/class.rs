@@ -1,16 +1,19 @@
-//! Which nodes can take which tasks, as one small number for each task.
+//! The workers that can take a task, as one small number per task.
 //!
-//! Nodes that accept the same tasks have one *profile*; fleets have few of them, however many nodes there are. A task's *class* is the set of
-//! profiles that accept it. Balancers count by class, so the cost of a decision grows neither with the number of tasks nor with their labels.
+//! Workers that accept the same tasks share one *profile*; a fleet has few of them, however many
+//! workers it has. A task's *class* is the set of profiles that accept it. Balancers count by
+//! class, so the cost of a decision grows neither with the number of tasks nor with their labels.
 //!
-//! **Invariant**: a profile's number means the same tasks for as long as [`Profiles::version`] stays the same.
+//! **Invariant**: the number of a profile denotes the same tasks for as long as
+//! [`Profiles::version`] is unchanged.
 
 use std::collections::BTreeMap;
 
 use super::worker_loads::Load;
 use crate::record::{AcceptedTasks, TaskRecord};
 
-/// The most profiles that are told apart. Nodes with a further one count as if they accepted everything.
+/// The most profiles that are distinguished. Workers with a further one count as if they accepted
+/// everything.
 const PROFILES_MAX: usize = 128;
 
 /// The number of a profile.
@@ -22,7 +25,7 @@ pub(super) struct Profile(u8);
 pub struct Class(u128);
 
 impl Class {
-    /// Tasks that every node accepts.
+    /// The tasks that every worker accepts.
     pub const ANY: Class = Class(u128::MAX);
 
     pub(super) fn only(profile: Profile) -> Class {
@@ -38,14 +41,14 @@ impl Class {
     }
 }
 
-/// The class of a task that was not classified yet: every node accepts it.
+/// The class of a task that is not classified yet: every worker accepts it.
 impl Default for Class {
     fn default() -> Class {
         Class::ANY
     }
 }
 
-/// What the nodes of a crowd accept.
+/// The profiles of a set of workers.
 #[derive(Clone, Debug, Default)]
 pub struct Profiles {
     slots: Vec<ProfileSlot>,
@@ -56,13 +59,13 @@ pub struct Profiles {
 struct ProfileSlot {
     wanted: AcceptedTasks,
     nodes: usize,
-    /// How many of the nodes have a limit.
+    /// How many of the workers have a limit.
     limited: usize,
     total: Load,
 }
 
 impl Profiles {
-    /// Grows whenever a number gets another meaning: then every task has to be classified again.
+    /// Grows whenever a number gets another meaning. Then every task has to be classified again.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -133,23 +136,23 @@ impl Profiles {
     }
 }
 
-/// How much work there is of each class.
+/// The load of each class.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Demand(BTreeMap<Class, Load>);
 
 impl Demand {
-    /// So much of one class.
+    /// The load of one class.
     pub fn of(class: Class, load: Load) -> Demand {
         Demand(BTreeMap::from([(class, load)]))
     }
 
-    /// Adds work.
+    /// Adds a load.
     pub fn add(&mut self, class: Class, load: Load) {
         let before = self.0.entry(class).or_default();
         *before = *before + load;
     }
 
-    /// Takes work away.
+    /// Subtracts a load.
     pub fn sub(&mut self, class: Class, load: Load) {
         if let Some(before) = self.0.get_mut(&class) {
             *before = *before - load;
@@ -159,7 +162,8 @@ impl Demand {
         }
     }
 
-    /// The work that only nodes can take that accept this class. Work that others accept too may go to them, and is not counted.
+    /// The load that only workers that accept this class can take. Tasks that other workers accept
+    /// as well may go to them, and are not counted.
     pub fn within(&self, class: Class) -> Load {
         let inner = self.0.iter().filter(|(inner, _)| inner.is_within(class));
         inner.fold(Load::default(), |sum, (_, load)| sum + *load)

@@ -1,7 +1,8 @@
-//! What a node has just given away, and does not take back for a while.
+//! The tasks that a worker has released recently, and does not claim for a while.
 //!
-//! Without it a node that releases a task is the first to see it free, and takes it again. But once the peer that took it is gone, or no peer
-//! has taken it although one could, or none can, the task has no other place to go.
+//! Without this, a worker that releases a task is the first to see it unowned, and claims it again.
+//! The cooldown ends early when the peer that took the task has left, when no peer has claimed it
+//! although one could, or when none can: then there is no other worker for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,48 +11,50 @@ use super::{Claimable, ClusterLoad};
 use crate::id::{NodeId, TaskId};
 use crate::time::Moment;
 
-/// How long a node remembers that it has released a task.
+/// How long a worker remembers that it has released a task.
 pub const COOLDOWN: Duration = Duration::from_secs(60);
 
-/// How long peers have a head start for a task that a node has released and that no node has owned since. Longer than a claim takes in a busy
-/// fleet; doubled, a task that its peers refuse would be idle for longer than two seconds.
+/// How long peers have a head start for a released task that is still unowned. It must be longer
+/// than a claim takes in a busy fleet. Doubled, a task that its peers refuse would be idle for more
+/// than two seconds.
 pub const TAKE_BACK_AFTER: Duration = Duration::from_secs(1);
 
-/// Tasks that a node has given away, until it may take them again.
+/// The released tasks, until the worker may claim them again.
 #[derive(Clone, Debug, Default)]
 pub struct Cooldowns {
     given: BTreeMap<TaskId, CooldownEntry>,
     by_end: BTreeSet<(Moment, TaskId)>,
 }
 
-/// On whose account a task was released.
+/// What caused the release of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReleasedBy {
-    /// A balancer's or an operator's: any node may run it.
+    /// The balancer or an operator: any worker may run it.
     Node,
-    /// Its own, because its handler or its state refused: taken back immediately it would only be released again, in a loop.
+    /// The task itself, because its handler or its state refused to run. Claimed again immediately,
+    /// it would only be released again, in a loop.
     Task {
-        /// Whether other nodes took tasks then.
+        /// Whether other workers took tasks at that time.
         had_peers: bool,
     },
 }
 
-/// A task that was given away.
+/// A released task.
 #[derive(Clone, Debug)]
 struct CooldownEntry {
     until: Moment,
     release: ReleasedBy,
-    /// Who was last seen to have it since.
+    /// The last peer that owned it since.
     taker: Option<NodeId>,
 }
 
 impl Cooldowns {
-    /// Nothing.
+    /// No tasks.
     pub fn new() -> Cooldowns {
         Cooldowns::default()
     }
 
-    /// The node has given this task away. What is over is forgotten on the way.
+    /// Records a release by this worker, and forgets those with an expired cooldown.
     pub fn note(&mut self, task: &TaskId, cooldown: Duration, release: ReleasedBy, now: Moment) {
         self.forget_until(now);
         self.forget(task);
@@ -60,24 +63,25 @@ impl Cooldowns {
         self.by_end.insert((until, task.clone()));
     }
 
-    /// The task may be taken at once, as when it was submitted anew.
+    /// Ends the cooldown of a task, as if it had just been submitted.
     pub fn forget(&mut self, task: &TaskId) {
         if let Some(given) = self.given.remove(task) {
             self.by_end.remove(&(given.until, task.clone()));
         }
     }
 
-    /// Another node has taken it.
+    /// Records that a peer has claimed the task.
     pub fn note_taken(&mut self, task: &TaskId, by: &NodeId) {
         if let Some(given) = self.given.get_mut(task) {
             given.taker = Some(by.clone());
         }
     }
 
-    /// How long the node must leave a task alone; none if it may take it.
+    /// How long this worker must not claim the task. `None` if it may.
     ///
-    /// Only while another node can take it, and only for [`TAKE_BACK_AFTER`] since it had its last owner: a task that no peer took is idle. One
-    /// that released itself rests for the whole cool-down, unless all peers are gone.
+    /// Only while a peer can take it, and only for [`TAKE_BACK_AFTER`] since its last owner: after
+    /// that it is idle, because no peer has claimed it. A task that caused its own release waits
+    /// for the whole cooldown, unless all peers have left.
     pub fn remaining(
         &self,
         offer: &Claimable<'_>,
@@ -97,12 +101,12 @@ impl Cooldowns {
         (!rest.is_zero()).then_some(rest)
     }
 
-    /// How many tasks are known.
+    /// How many released tasks are remembered.
     pub fn len(&self) -> usize {
         self.given.len()
     }
 
-    /// Whether none is.
+    /// Whether no released task is remembered.
     pub fn is_empty(&self) -> bool {
         self.given.is_empty()
     }
@@ -129,16 +133,16 @@ mod tests {
         TaskId::parse(text).unwrap()
     }
 
-    /// This node, and these.
+    /// A cluster of this worker and these peers.
     fn willing(others: &[&str]) -> WorkerLoads {
-        let mut crowd = WorkerLoads::new();
+        let mut workers = WorkerLoads::new();
         for node in others.iter().chain(&["me"]) {
-            crowd.set(&NodeId::parse(node).unwrap(), Load::default(), Moment::ORIGIN);
+            workers.set(&NodeId::parse(node).unwrap(), Load::default(), Moment::ORIGIN);
         }
-        crowd
+        workers
     }
 
-    /// What is left of the cool-down of task `a`.
+    /// The remaining cooldown of task `a`.
     fn remaining(
         cooldowns: &Cooldowns,
         others: &[&str],
@@ -146,7 +150,7 @@ mod tests {
         ms: (u64, u64),
     ) -> Option<Duration> {
         let (now_ms, unowned_ms) = ms;
-        let (crowd, own, none, task) = (willing(others), OwnedTasks::new(), Demand::default(), task("a"));
+        let (workers, own, none, task) = (willing(others), OwnedTasks::new(), Demand::default(), task("a"));
         let (me, record) = (NodeId::parse("me").unwrap(), TaskRecord::default());
         let unowned_for = Duration::from_millis(unowned_ms);
         let (class, waited) = (Class::ANY, unowned_for);
@@ -154,7 +158,7 @@ mod tests {
             Claimable { task: &task, record: &record, weight: 1, class, rank: 0, unowned_for, waited };
         let cluster = ClusterLoad {
             me: &me,
-            workers: &crowd,
+            workers: &workers,
             unowned: &none,
             claiming: &none,
             own: &own,
@@ -167,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn released_task_is_left_to_peers_for_a_second() {
+    fn released_task_is_left_to_peers_first() {
         let mut cooldowns = Cooldowns::new();
         cooldowns.note(&task("a"), COOLDOWN, ReleasedBy::Node, Moment::from_ms(0));
         assert_eq!(remaining(&cooldowns, &["n"], true, (0, 0)), Some(TAKE_BACK_AFTER));
@@ -178,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn released_task_that_no_peer_can_take_is_taken_back() {
+    fn released_task_without_takers_is_reclaimed() {
         let mut cooldowns = Cooldowns::new();
         cooldowns.note(&task("a"), COOLDOWN, ReleasedBy::Node, Moment::from_ms(0));
         assert_eq!(remaining(&cooldowns, &["n"], false, (0, 0)), None);
     }
 
     #[test]
-    fn task_that_released_itself_rests() {
+    fn self_released_task_cools_down() {
         let mut cooldowns = Cooldowns::new();
         for (had_peers, others, expected) in
             [(false, vec![], Some(COOLDOWN)), (true, vec!["n"], Some(COOLDOWN)), (true, vec![], None)]

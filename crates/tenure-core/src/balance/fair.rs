@@ -1,35 +1,38 @@
-//! As many tasks for each node as for any other.
+//! The same number of tasks for each worker.
 
 use super::decision::{ClaimDecision, Release};
 use super::share::{InvalidThreshold, ReleaseOrder, Share};
 use super::worker_loads::LoadMetric;
 use super::{Balancer, Claimable, ClusterLoad};
 
-/// As many tasks for each node as for any other: the usual choice.
+/// The same number of tasks for each worker: the default.
 ///
 /// # Guarantees
 ///
-/// * No node takes more than the ceiling of the mean while another could take it, and none releases below that.
-/// * What it releases is the newest, unless told otherwise, and at most what it has.
-/// * Nodes without tasks count, nodes that are leaving do not.
+/// No worker claims more than the ceiling of the mean while a peer could claim the task, and none
+/// releases below that.
+/// It releases the newest tasks first, unless configured otherwise, and at most what it owns.
+/// Workers without tasks count; workers that are leaving do not.
 ///
 /// # Not guaranteed
 ///
-/// That all have the same: nobody moves a task for a difference below the threshold, which is a fifth of the share.
+/// Equal numbers: no task moves for a difference below the threshold, which is a fifth of the
+/// share.
 #[derive(Clone, Debug)]
 pub struct Fair(Share);
 
 impl Fair {
-    /// With a threshold of 120 %, the newest first.
+    /// With a threshold of 120 %, the newest tasks first.
     pub fn new() -> Fair {
         Fair(Share::by(LoadMetric::Tasks))
     }
 
-    /// Releases when it has more than this part of its share.
+    /// Releases when the worker owns more than this percentage of its share.
     ///
     /// # Errors
     ///
-    /// [`InvalidThreshold`] below 100 %: nodes with an equal share would go on giving tasks to each other.
+    /// [`InvalidThreshold`] below 100 %: workers with equal shares would release tasks to each
+    /// other without end.
     pub fn threshold_percent(self, percent: u64) -> Result<Fair, InvalidThreshold> {
         self.0.threshold_percent(percent).map(Fair)
     }

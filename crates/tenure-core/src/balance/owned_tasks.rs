@@ -1,4 +1,4 @@
-//! The tasks that one node has.
+//! The tasks of one worker.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,29 +8,32 @@ use crate::id::TaskId;
 use crate::record::TaskRecord;
 use crate::time::Moment;
 
-/// The most that one task may weigh: enough for any proportion, and ten billion such tasks can still be added up.
+/// The largest weight of a task: enough for any proportion, and the sum of ten billion such tasks
+/// does not overflow.
 const WEIGHT_MAX: u64 = 1_000_000_000;
 
-/// A task that a node has.
+/// A task of this worker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnedTask {
-    /// What kind of work it is.
+    /// The kind of work.
     pub kind: Option<String>,
-    /// What it weighs; see [`weight_of`].
+    /// Its weight; see [`weight_of`].
     pub weight: u64,
-    /// Which nodes accept it.
+    /// The workers that accept it, as a class.
     pub class: Class,
-    /// What it would cost to run it elsewhere, in whatever the node counts; 0 if it does not know.
+    /// The cost of moving it to another worker, in any unit that the worker uses. Zero if it is
+    /// unknown.
     pub cost: u64,
-    /// Since when the node has it.
+    /// Since when the worker has owned it.
     pub since: Moment,
 }
 
-/// What a task weighs: its label `weight`, 1 without one.
+/// The weight of a task: its label `weight`, or 1 without one.
 ///
 /// # Errors
 ///
-/// The text of the label, if it is not a whole number from 1 to a billion: then take 1, and say so.
+/// The text of the label, if it is not a whole number from 1 to a billion. The caller then takes 1
+/// and logs it.
 pub fn weight_of(record: &TaskRecord) -> Result<u64, &str> {
     let Some(text) = record.labels.get("weight") else { return Ok(1) };
     match text.parse() {
@@ -39,7 +42,7 @@ pub fn weight_of(record: &TaskRecord) -> Result<u64, &str> {
     }
 }
 
-/// The tasks that one node has, those that it is just claiming among them.
+/// The tasks that one worker owns or is claiming.
 #[derive(Clone, Debug, Default)]
 pub struct OwnedTasks {
     tasks: BTreeMap<TaskId, OwnedTask>,
@@ -48,12 +51,12 @@ pub struct OwnedTasks {
 }
 
 impl OwnedTasks {
-    /// None.
+    /// No tasks.
     pub fn new() -> OwnedTasks {
         OwnedTasks::default()
     }
 
-    /// The node has this task, new or not.
+    /// Adds or replaces a task.
     pub fn insert(&mut self, task: TaskId, held: OwnedTask) {
         self.remove(&task);
         self.weight = self.weight.saturating_add(held.weight);
@@ -61,7 +64,7 @@ impl OwnedTasks {
         self.tasks.insert(task, held);
     }
 
-    /// The node does not have this task any more.
+    /// Removes a task.
     pub fn remove(&mut self, task: &TaskId) -> Option<OwnedTask> {
         let held = self.tasks.remove(task)?;
         self.by_age.remove(&(held.since, task.clone()));
@@ -69,7 +72,7 @@ impl OwnedTasks {
         Some(held)
     }
 
-    /// Whether the node has it.
+    /// Whether the worker owns a task.
     pub fn contains(&self, task: &TaskId) -> bool {
         self.tasks.contains_key(task)
     }
@@ -83,22 +86,22 @@ impl OwnedTasks {
         }
     }
 
-    /// What is known of a task that the node has.
+    /// A task of this worker.
     pub fn get(&self, task: &TaskId) -> Option<&OwnedTask> {
         self.tasks.get(task)
     }
 
-    /// How many.
+    /// How many tasks there are.
     pub fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// Whether the node has none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
 
-    /// How much work that is.
+    /// Their load.
     pub fn load(&self) -> Load {
         Load { tasks: self.tasks.len() as u64, weight: self.weight }
     }
@@ -108,12 +111,12 @@ impl OwnedTasks {
         self.tasks.iter()
     }
 
-    /// All of them, the newest first: it has the least to lose.
+    /// All of them, the newest first: it has the least progress to lose.
     pub fn newest(&self) -> impl Iterator<Item = (&TaskId, &OwnedTask)> {
         self.by_age.iter().rev().filter_map(|(_, task)| self.tasks.get_key_value(task))
     }
 
-    /// All of them, the cheapest to move first, of those the newest.
+    /// All of them, the cheapest to move first; of equal cost the newest first.
     pub fn cheapest(&self) -> Vec<(&TaskId, &OwnedTask)> {
         let mut tasks: Vec<_> = self.newest().collect();
         tasks.sort_by_key(|(_, held)| held.cost);
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_there_once_however_often_it_comes() {
+    fn inserted_task_is_counted_once() {
         let mut own = OwnedTasks::new();
         own.insert(task("a"), held(1, 5, 0));
         own.insert(task("a"), held(2, 3, 0));

@@ -1,20 +1,22 @@
-//! Every task where its name says: the least movement when nodes come and go.
+//! Each task on the worker that its id hashes to: the fewest moves when workers come and go.
 
 use super::decision::{ClaimDecision, DecisionReason, Release};
 use super::share::Unwanted;
 use super::{Balancer, Claimable, ClusterLoad, PATIENCE};
 
-/// Every task where its name says, computed alike by all nodes.
+/// Each task on the worker that rendezvous hashing of its id names. All workers compute the same
+/// result.
 ///
-/// When a node goes, only its tasks move; when one comes, it gets its share from all the others alike. What each has is near the mean, not at it: of a
-/// thousand tasks on three nodes expect 333 give or take 20.
+/// When a worker leaves, only its tasks move. When one joins, it gets its share from all others
+/// alike. The numbers are near the mean, not equal to it: of a thousand tasks on three workers
+/// expect 333 ± 20.
 #[derive(Clone, Debug, Default)]
 pub struct Rendezvous {
     unwanted: Unwanted,
 }
 
 impl Rendezvous {
-    /// Without anything to remember yet.
+    /// Creates it without state.
     pub fn new() -> Rendezvous {
         Rendezvous::default()
     }

@@ -1,16 +1,21 @@
-//! An equal share for each: the arithmetic of [`Fair`](super::Fair) and [`Weighted`](super::Weighted).
+//! Equal shares: the arithmetic of [`Fair`](super::Fair) and [`Weighted`](super::Weighted).
 //!
-//! Only nodes that accept a task's class share it, each up to its limit: what does not fit into a small node is shared by the others, as water
-//! fills vessels of different height.
+//! Only workers that accept a task's class share it, each up to its limit. What does not fit into a
+//! small worker is shared by the others, as water fills vessels of different height.
 //!
-//! The quota is the ceiling of the mean, so that two tasks on three nodes make a quota of 1 and not of 0. A node takes up to the floor of the mean at
-//! once, and from there to the quota only if nobody has less: so the last few go round, too. Beyond its quota it waits for the others, and
-//! then takes what nobody wanted, so that nothing starves that only this node can run. Such a task is *unwanted*, and is not given away again until another
-//! node has come or some time has passed, which grows each time: otherwise it would be stopped and started for ever.
+//! The quota is the ceiling of the mean, so two tasks on three workers make a quota of 1 and not of
+//! 0. A worker claims up to the floor of the mean immediately. From there to the quota it claims
+//! only if no peer owns less, so that the last few tasks are spread as well. Beyond its quota it
+//! waits for its peers, and then claims what they have left, so that no task starves that only this
+//! worker can run. Such a task is *unwanted*. It is not released again until another worker has
+//! joined or some time has passed, which grows each time; otherwise it would be stopped and started
+//! for ever.
 //!
-//! A node that has more than the threshold gives away down to its quota, in as many rounds as that takes. So does one that is above its quota while somebody has not even half: in a large crowd
-//! nobody is a fifth above the mean when one newcomer has nothing. A task goes only if whoever is least loaded would then have less than
-//! this node has now: a heavy one that would only change places stays.
+//! A worker above the threshold releases down to its quota, in as many rounds as that takes. So
+//! does a worker above its quota while a peer owns less than half of its own: in a large fleet no
+//! worker is a fifth above the mean when one newcomer owns nothing. A task is released only if the
+//! least loaded peer would then own less than this worker owns now. A heavy task that would only
+//! change places stays.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +30,8 @@ use super::{Claimable, ClusterLoad, PATIENCE};
 use crate::id::{NodeId, TaskId};
 use crate::time::Moment;
 
-/// How soon a node looks again that only waits for others to show what they have: a few times the delay of a watch.
+/// How soon a worker decides again that only waits for the board to show the claims of its peers: a
+/// few times the delay of a watch.
 const GLANCE: Duration = Duration::from_millis(250);
 
 /// How long a node keeps a task that no peer took, at first. Longer than a peer waits for its turn; doubled, tasks that a slow peer would
@@ -38,7 +44,7 @@ const UNWANTED_GROWTH: u32 = 4;
 /// The longest that it keeps them: a task that no peer ever takes is stopped about once a day.
 const UNWANTED_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Which tasks a node gives away first.
+/// Which tasks a worker releases first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReleaseOrder {
     /// The newest: it has done the least.
@@ -53,7 +59,7 @@ pub enum ReleaseOrder {
 #[error("a threshold of {0} % of the share, it must be at least 100 %")]
 pub struct InvalidThreshold(pub u64);
 
-/// An equal share by some measure.
+/// An equal share by one metric.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
     measure: LoadMetric,
@@ -85,13 +91,17 @@ impl Share {
         let level = cluster.level(offer.class, self.measure);
         let quota = cluster.workers.quota(cluster.me, level, self.measure);
         let others_least = cluster.workers.least_of_others(cluster.me, self.measure, offer.class);
-        // No peer has room: nothing would be gained by waiting for one.
+        // No peer has room, so nothing is gained by waiting for one.
         if others_least.is_none() || own.saturating_add(weight) <= level.floor {
             return ClaimDecision::Claim;
         }
+        // Between floor and ceiling the worker with the smallest load claims first, so that the
+        // remainder is spread.
         if own < quota && others_least.is_none_or(|least| least >= own) {
             return ClaimDecision::Claim;
         }
+        // The peers had their time. The task is claimed above the share, and marked so that it is
+        // not released at once.
         let Some(rest) = PATIENCE.checked_sub(cluster.left(offer)).filter(|rest| !rest.is_zero()) else {
             self.unwanted.note(offer.task, cluster);
             return ClaimDecision::Claim;
@@ -105,6 +115,8 @@ impl Share {
         if !cluster.takes_tasks() {
             return Vec::new();
         }
+        // Unwanted tasks do not count towards the excess: no peer takes them, and other tasks would
+        // be released in their place.
         let kept = self.unwanted.tasks.keys().filter_map(|task| cluster.own.get(task));
         let kept: u64 = kept.map(|held| self.weight(held)).sum();
         let mut own = cluster.own.load().by(self.measure).saturating_sub(kept);
@@ -114,30 +126,34 @@ impl Share {
             ReleaseOrder::Newest => cluster.own.newest().collect(),
             ReleaseOrder::Cheapest => cluster.own.cheapest(),
         };
-        let mut partings = Vec::new();
+        let mut releases = Vec::new();
         for (task, held) in candidates.into_iter().filter(|(task, _)| !self.unwanted.contains(task)) {
             let group = groups.entry(held.class).or_insert_with(|| self.group(held.class, own, cluster));
             let Some(group) = group.as_ref().filter(|group| own > group.quota) else { continue };
-            // What was planned for a peer before counts as if it had it, whichever class it is of.
+            // Tasks that are planned for a peer count as if it owned them, whichever class they are
+            // of.
             let weight = self.weight(held);
             let takers = group.takers.iter().filter_map(|(node, load, room)| {
                 let (more, tasks) = grown.get(node).copied().unwrap_or_default();
                 room.is_none_or(|room| tasks < room).then_some((load.saturating_add(more), *node))
             });
             let Some((least, node)) = takers.min() else { continue };
+            // After this move the peer would own as much as this worker: the task would only change
+            // places.
             if least.saturating_add(weight) >= own {
                 continue;
             }
             let reason = DecisionReason::Share { own, quota: group.quota, nodes: group.nodes };
-            partings.push(Release { task: task.clone(), reason });
+            releases.push(Release { task: task.clone(), reason });
             let (more, tasks) = grown.entry(node).or_default();
             (*more, *tasks) = (more.saturating_add(weight), *tasks + 1);
             own -= weight.min(own);
         }
-        partings
+        releases
     }
 
-    /// The nodes that could take tasks of a class from this one; none if the difference is too small to move any.
+    /// The peers that could take tasks of a class from this worker. `None` if the difference is too
+    /// small to move any.
     fn group<'a>(&self, class: Class, own: u64, cluster: &ClusterLoad<'a>) -> Option<ShareGroup<'a>> {
         let level = cluster.level(class, self.measure);
         let quota = cluster.workers.quota(cluster.me, level, self.measure);
@@ -167,7 +183,7 @@ struct ShareGroup<'a> {
     quota: u64,
     /// How many nodes share.
     nodes: usize,
-    /// The peers with room, the least loaded first, with their cluster and how many more each can take.
+    /// The peers with room, the least loaded first, with their loads and how many more each can take.
     takers: Vec<(&'a NodeId, u64, Option<u64>)>,
 }
 
@@ -203,7 +219,7 @@ impl Unwanted {
 
     /// Forgets what the node does not have any more, what has stayed long enough, and everything if a node came.
     pub(super) fn update(&mut self, cluster: &ClusterLoad<'_>) {
-        self.forget_if_somebody_came(cluster);
+        self.forget_if_peer_joined(cluster);
         let Unwanted { tasks, has_ended, .. } = self;
         tasks.retain(|task, until| {
             let is_owned = cluster.own.contains(task);
@@ -212,7 +228,7 @@ impl Unwanted {
         });
     }
 
-    fn forget_if_somebody_came(&mut self, cluster: &ClusterLoad<'_>) {
+    fn forget_if_peer_joined(&mut self, cluster: &ClusterLoad<'_>) {
         if self.arrivals != cluster.workers.arrivals() {
             *self = Unwanted { arrivals: cluster.workers.arrivals(), ..Unwanted::default() };
         }

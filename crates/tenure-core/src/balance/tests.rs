@@ -1,4 +1,4 @@
-//! What each balancer takes and gives away, one decision at a time; `world` lets many of them decide at once.
+//! The single decisions of each balancer; `world` lets many of them decide at once.
 
 mod unwanted;
 mod world;
@@ -49,7 +49,7 @@ impl BalanceCase {
         scene
     }
 
-    /// With a task of its own more, newer than the others; the crowd is told too.
+    /// With one more own task, newer than the others. The loads of the workers include it.
     fn hold(&mut self, n: u64, weight: u64) {
         let since = Moment::from_ms(n);
         self.own.insert(task(n), OwnedTask { kind: None, weight, class: Class::ANY, cost: 0, since });
@@ -82,7 +82,7 @@ impl BalanceCase {
         }
     }
 
-    /// What is said to an offer that has waited this long.
+    /// The decision about a task that has waited this long.
     fn offered(&self, balancer: &mut dyn Balancer, waited_ms: u64) -> ClaimDecision {
         self.offered_task(balancer, &task(9_999), 1, waited_ms)
     }
@@ -102,8 +102,8 @@ impl BalanceCase {
     }
 
     fn released(&self, balancer: &mut dyn Balancer) -> Vec<u64> {
-        let partings = planned_releases(balancer, &self.loads());
-        partings.iter().map(|parting| parting.task.as_str()[1..].parse().unwrap()).collect()
+        let releases = planned_releases(balancer, &self.loads());
+        releases.iter().map(|release| release.task.as_str()[1..].parse().unwrap()).collect()
     }
 }
 
@@ -112,7 +112,7 @@ fn takes(verdict: &ClaimDecision) -> bool {
 }
 
 #[test]
-fn six_tasks_and_a_second_node_make_three_each() {
+fn second_worker_gets_half_of_tasks() {
     let scene = BalanceCase::of(&[("a", 6), ("b", 0)]);
     assert_eq!(scene.released(&mut Fair::new()), [5, 4, 3], "the newest three");
 }
@@ -155,7 +155,7 @@ fn small_differences_move_nothing() {
 
 /// With the threshold alone, one node that joins nine gets nothing: each of the nine is only a ninth above the mean.
 #[test]
-fn a_newcomer_to_a_large_crowd_gets_its_share() {
+fn newcomer_to_large_fleet_gets_share() {
     let mut counts: Vec<(String, u64)> = (0..9).map(|n| (format!("n{n}"), 111)).collect();
     counts[0].0 = "a".to_owned();
     counts.push(("new".to_owned(), 0));
@@ -164,8 +164,8 @@ fn a_newcomer_to_a_large_crowd_gets_its_share() {
 }
 
 #[test]
-fn a_node_gives_away_at_most_what_it_has() {
-    /// Gives away what it has, twice, and what it has not.
+fn worker_releases_only_own_tasks() {
+    /// Releases its own tasks twice, and one that it does not own.
     struct TooMuch;
     impl Balancer for TooMuch {
         fn claim(&mut self, _: &Claimable<'_>, _: &ClusterLoad<'_>) -> ClaimDecision {
@@ -182,14 +182,14 @@ fn a_node_gives_away_at_most_what_it_has() {
     }
     assert_eq!(BalanceCase::of(&[("a", 3), ("b", 0)]).released(&mut TooMuch), [2, 1, 0]);
     assert_eq!(BalanceCase::of(&[("a", 3)]).released(&mut TooMuch), [0; 0], "no peer can take any");
-    // The picture may say that we have more than we do, as while claims end.
+    // The board may show more own tasks than there are, for example while claims end.
     let mut scene = BalanceCase::of(&[("a", 2), ("b", 0)]);
     scene.workers.set(&node("a"), Load { tasks: 50, weight: 50 }, Moment::ORIGIN);
     assert!(scene.released(&mut Fair::new()).len() <= 2);
 }
 
 #[test]
-fn released_task_is_left_to_peers_by_every_balancer() {
+fn every_balancer_leaves_released_task_to_peers() {
     let mut scene = BalanceCase::of(&[("a", 0), ("b", 9)]).unowned(1);
     scene.cooldowns.note(&task(9_999), COOLDOWN, ReleasedBy::Node, scene.now);
     let mut all: [Box<dyn Balancer>; 4] =
@@ -207,7 +207,7 @@ fn released_task_is_left_to_peers_by_every_balancer() {
 }
 
 #[test]
-fn a_node_that_takes_no_tasks_takes_none_and_balances_none() {
+fn frozen_worker_claims_and_releases_nothing() {
     let mut scene = BalanceCase::of(&[("b", 0)]).unowned(5);
     scene.hold(1, 1);
     scene.hold(2, 1);
@@ -229,7 +229,7 @@ fn a_fair_node_takes_its_share_at_once() {
 }
 
 #[test]
-fn the_last_few_go_to_whoever_has_less() {
+fn last_tasks_go_to_least_loaded() {
     let retry_after = |scene: BalanceCase| match scene.offered(&mut Fair::new(), 0) {
         ClaimDecision::Claim => None,
         ClaimDecision::Wait { retry_after, .. } => Some(retry_after),
@@ -244,7 +244,7 @@ fn the_last_few_go_to_whoever_has_less() {
 
 /// A task that only this node can run must not starve, and must not be stopped and started for ever either.
 #[test]
-fn what_nobody_else_wants_is_taken_and_kept() {
+fn unwanted_task_is_claimed_and_kept() {
     let mut fair = Fair::new();
     let mut scene = BalanceCase::of(&[("a", 10), ("b", 0)]).unowned(10);
     let verdict = scene.offered_task(&mut fair, &task(10), 1, 1_999);
@@ -257,7 +257,7 @@ fn what_nobody_else_wants_is_taken_and_kept() {
         let class = scene.class();
         scene.unowned.sub(class, Load::of_one(1));
     }
-    assert_eq!(scene.released(&mut fair), [0; 0], "20 of 20, and none that anybody else would take");
+    assert_eq!(scene.released(&mut fair), [0; 0], "20 of 20, and none that a peer would take");
     assert_eq!(scene.released(&mut Fair::new()).len(), 10, "one that does not remember gives them away");
     // A newcomer may want them.
     scene.workers.set(&node("c"), Load::default(), scene.now);
@@ -266,7 +266,7 @@ fn what_nobody_else_wants_is_taken_and_kept() {
 
 /// Tasks that were there before any node was have waited long, but not for the others.
 #[test]
-fn nobody_takes_for_unwanted_what_the_others_could_not_have_seen() {
+fn unseen_task_is_not_unwanted() {
     let mut scene = BalanceCase::of(&[("a", 10), ("b", 0)]).unowned(10);
     scene.workers.set(&node("c"), Load::default(), scene.now - Duration::from_millis(500));
     let verdict = scene.offered(&mut Fair::new(), 3_600_000);
@@ -314,7 +314,7 @@ fn weights_are_shared_and_not_numbers() {
 }
 
 #[test]
-fn a_task_heavier_than_any_share_is_taken_by_whoever_has_least() {
+fn heavy_task_goes_to_least_loaded() {
     let mut idle = BalanceCase::of(&[("a", 0), ("b", 5)]);
     idle.unowned = Demand::of(idle.class(), Load::of_one(1_000));
     assert!(takes(&idle.offered_task(&mut Weighted::new(), &task(1), 1_000, 0)));
@@ -324,7 +324,7 @@ fn a_task_heavier_than_any_share_is_taken_by_whoever_has_least() {
 }
 
 #[test]
-fn a_rendezvous_node_takes_what_means_it_and_gives_back_what_does_not() {
+fn rendezvous_follows_hash() {
     let mut scene = BalanceCase::of(&[("a", 0), ("b", 0), ("c", 0)]);
     let mut balancer = Rendezvous::new();
     let (mut at_once, mut elsewhere) = (0, Vec::new());
@@ -343,12 +343,12 @@ fn a_rendezvous_node_takes_what_means_it_and_gives_back_what_does_not() {
     elsewhere.reverse();
     assert_eq!(scene.released(&mut balancer), elsewhere);
     let late = elsewhere[0];
-    assert!(takes(&scene.offered_task(&mut balancer, &task(late), 1, 2_000)), "nobody else took it");
+    assert!(takes(&scene.offered_task(&mut balancer, &task(late), 1, 2_000)), "no peer took it");
     assert_eq!(scene.released(&mut balancer), elsewhere[1..], "so it is kept");
 }
 
 #[test]
-fn a_capacity_between_whose_limits_tasks_would_come_and_go_is_refused() {
+fn invalid_capacity_limits_are_refused() {
     for (claim, release) in [(80, 80), (90, 80)] {
         assert_eq!(
             Capacity::new(claim, release).unwrap_err(),
@@ -364,7 +364,7 @@ fn a_capacity_between_whose_limits_tasks_would_come_and_go_is_refused() {
 }
 
 #[test]
-fn a_node_claims_below_one_limit_and_releases_above_the_other() {
+fn capacity_claims_below_and_releases_above() {
     let mut capacity = Capacity::new(70, 90).unwrap();
     let mut scene = BalanceCase::of(&[("a", 3), ("b", 0)]).unowned(9);
     let mut at = |used: u64| {
@@ -379,7 +379,7 @@ fn a_node_claims_below_one_limit_and_releases_above_the_other() {
 }
 
 #[test]
-fn only_so_many_are_claimed_before_the_resource_is_measured_again() {
+fn claims_per_measurement_are_bounded() {
     let mut capacity = Capacity::new(70, 90).unwrap();
     let mut scene = BalanceCase::of(&[("a", 0)]).unowned(10_000);
     for read_at in [1, 2, 3] {
@@ -397,7 +397,7 @@ fn only_so_many_are_claimed_before_the_resource_is_measured_again() {
 }
 
 #[test]
-fn one_who_accepts_all_takes_all_and_gives_nothing_away() {
+fn accept_all_claims_all_and_releases_none() {
     let scene = BalanceCase::of(&[("a", 1_000), ("b", 0)]).unowned(1);
     assert!(takes(&scene.offered(&mut AcceptAll, 0)));
     assert_eq!(scene.released(&mut AcceptAll), [0; 0]);
@@ -405,7 +405,7 @@ fn one_who_accepts_all_takes_all_and_gives_nothing_away() {
 
 /// A dry run asks as a real one does, and changes nothing by asking.
 #[test]
-fn asking_what_to_give_away_does_nothing() {
+fn planned_releases_change_nothing() {
     let scene = BalanceCase::of(&[("a", 6), ("b", 0)]);
     let mut fair = Fair::new();
     let first = planned_releases(&mut fair, &scene.loads());
@@ -458,7 +458,7 @@ fn peer_of_another_kind_gets_nothing() {
 }
 
 #[test]
-fn peer_with_a_limit_gets_no_more_than_it() {
+fn limited_peer_gets_up_to_its_limit() {
     let scene = mixed(&[("a", "mail", 40, None), ("b", "mail", 0, Some(5))]);
     for balancer in [&mut Fair::new() as &mut dyn Balancer, &mut Weighted::new(), &mut Rendezvous::new()] {
         assert_eq!(scene.released(balancer).len(), 5, "{}", balancer.name());
@@ -470,7 +470,7 @@ fn peer_with_a_limit_gets_no_more_than_it() {
 }
 
 #[test]
-fn group_shares_beside_another_group() {
+fn groups_share_separately() {
     let scene = mixed(&[
         ("a", "long", 40, None),
         ("b", "long", 10, None),
@@ -482,7 +482,7 @@ fn group_shares_beside_another_group() {
     assert_eq!(scene.released(&mut Fair::new()).len(), 20);
 }
 
-/// 20 tasks on limits of 4, 8 and 16: the water stands at 8 in the larger two.
+/// 20 tasks on limits of 4, 8 and 16: the level is 8 in the larger two.
 #[test]
 fn level_fills_small_nodes_to_their_limits() {
     let scene = mixed(&[("a", "mail", 0, Some(16)), ("b", "mail", 0, Some(8)), ("c", "mail", 0, Some(4))]);

@@ -1,27 +1,28 @@
-//! As much work for each node as for any other, where tasks say what they weigh.
+//! The same weight of tasks for each worker.
 
 use super::decision::{ClaimDecision, Release};
 use super::share::{InvalidThreshold, ReleaseOrder, Share};
 use super::worker_loads::LoadMetric;
 use super::{Balancer, Claimable, ClusterLoad};
 
-/// As [`Fair`](super::Fair), but what counts is the tasks' label `weight`, 1 without one.
+/// Like [`Fair`](super::Fair), but by the tasks' label `weight`, which is 1 if it is absent.
 ///
-/// A task heavier than the mean is somebody's too: it goes to whoever has least.
+/// A task that is heavier than the mean goes to the worker with the smallest load.
 #[derive(Clone, Debug)]
 pub struct Weighted(Share);
 
 impl Weighted {
-    /// With a threshold of 120 %, the newest first.
+    /// With a threshold of 120 %, the newest tasks first.
     pub fn new() -> Weighted {
         Weighted(Share::by(LoadMetric::Weight))
     }
 
-    /// Releases when it has more than this part of its share.
+    /// Releases when the worker owns more than this percentage of its share.
     ///
     /// # Errors
     ///
-    /// [`InvalidThreshold`] below 100 %: nodes with an equal share would go on giving tasks to each other.
+    /// [`InvalidThreshold`] below 100 %: workers with equal shares would release tasks to each
+    /// other without end.
     pub fn threshold_percent(self, percent: u64) -> Result<Weighted, InvalidThreshold> {
         self.0.threshold_percent(percent).map(Weighted)
     }

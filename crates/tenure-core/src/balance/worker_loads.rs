@@ -1,8 +1,10 @@
-//! The nodes that take tasks, and how many each has.
+//! The workers that take tasks, and the load of each.
 //!
-//! Kept up to date change by change, because a node asks for the least loaded one at every offer.
+//! Updated change by change, because a balancer needs the least loaded worker for each claimable
+//! task.
 //!
-//! **Invariant**: `total` is the sum over `nodes`, and each order holds every node once, with its present load.
+//! **Invariant**: `total` is the sum over `nodes`, and each index holds every worker once, with its
+//! present load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Add, Sub};
@@ -13,12 +15,12 @@ use crate::record::{AcceptedTasks, MemberRecord};
 use crate::rendezvous;
 use crate::time::Moment;
 
-/// How much work there is somewhere.
+/// A number of tasks and their weight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Load {
-    /// How many tasks.
+    /// The number of tasks.
     pub tasks: u64,
-    /// What they weigh together.
+    /// The sum of their weights.
     pub weight: u64,
 }
 
@@ -28,7 +30,7 @@ impl Load {
         Load { tasks: 1, weight }
     }
 
-    /// The number that is meant.
+    /// The load by one metric.
     pub const fn by(self, measure: LoadMetric) -> u64 {
         match measure {
             LoadMetric::Tasks => self.tasks,
@@ -59,22 +61,23 @@ impl Sub for Load {
     }
 }
 
-/// By what cluster are compared.
+/// The metric by which loads are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LoadMetric {
     /// By the number of tasks.
     Tasks,
-    /// By what they weigh.
+    /// By the sum of their weights.
     Weight,
 }
 
-/// The nodes that take tasks. One with no tasks is one of them.
+/// The workers that take tasks, including those that own none.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerLoads {
     nodes: BTreeMap<NodeId, WorkerLoad>,
     by_tasks: BTreeSet<(u64, NodeId)>,
     by_weight: BTreeSet<(u64, NodeId)>,
-    /// Nodes with a limit, the smallest first: the order in which a rising water level passes them.
+    /// Workers with a limit, the smallest first: the order in which a rising water level passes
+    /// them.
     by_limit: BTreeSet<(u64, NodeId)>,
     profiles: Profiles,
     total: Load,
@@ -82,7 +85,7 @@ pub struct WorkerLoads {
     arrived_at: Moment,
 }
 
-/// One node of a crowd.
+/// One worker.
 #[derive(Clone, Copy, Debug)]
 struct WorkerLoad {
     load: Load,
@@ -96,18 +99,18 @@ impl WorkerLoad {
     }
 }
 
-/// What a node can take.
+/// What a worker can take.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WorkerTerms {
-    /// Which tasks.
+    /// The tasks that it accepts.
     pub accepts: AcceptedTasks,
-    /// How many it can own in all; none for no limit.
+    /// How many it can own in all. `None` for no limit.
     pub limit: Option<u64>,
 }
 
 impl WorkerTerms {
-    /// What a node's record publishes. Parked tasks use no capacity, so it can own that many more. A node that publishes nothing, as those of
-    /// version 0.1, accepts everything.
+    /// The terms that a worker's record publishes. Parked tasks use no capacity, so it can own that
+    /// many more. A worker of version 0.1 publishes no terms, and accepts everything.
     pub fn of(record: &MemberRecord) -> WorkerTerms {
         let parked = record.load.map_or(0, |load| load.parked);
         WorkerTerms {
@@ -118,12 +121,13 @@ impl WorkerTerms {
 }
 
 impl WorkerLoads {
-    /// No nodes.
+    /// No workers.
     pub fn new() -> WorkerLoads {
         WorkerLoads::default()
     }
 
-    /// This node takes tasks and has this much; new or not. A new one accepts everything until [`WorkerLoads::set_terms`].
+    /// Sets the load of a worker that takes tasks. A new worker accepts everything until
+    /// [`WorkerLoads::set_terms`].
     pub fn set(&mut self, node: &NodeId, load: Load, now: Moment) {
         match self.nodes.get_mut(node) {
             Some(peer) if peer.load == load => return,
@@ -144,7 +148,7 @@ impl WorkerLoads {
         self.total = self.total + load;
     }
 
-    /// What a node of the crowd can take. Returns whether it now accepts other tasks than before.
+    /// Sets the terms of a worker. Returns whether it now accepts other tasks than before.
     pub fn set_terms(&mut self, node: &NodeId, terms: &WorkerTerms) -> bool {
         let Some(peer) = self.nodes.get_mut(node) else { return false };
         if peer.limit != terms.limit {
@@ -168,7 +172,7 @@ impl WorkerLoads {
         true
     }
 
-    /// This node takes no tasks any more.
+    /// Removes a worker that takes no tasks any more.
     pub fn remove(&mut self, node: &NodeId) {
         self.set_terms(node, &WorkerTerms::default());
         if let Some(before) = self.nodes.remove(node) {
@@ -183,17 +187,17 @@ impl WorkerLoads {
         self.total = self.total - load;
     }
 
-    /// Whether this node takes tasks.
+    /// Whether a worker takes tasks.
     pub fn contains(&self, node: &NodeId) -> bool {
         self.nodes.contains_key(node)
     }
 
-    /// What a node has; none if it takes no tasks.
+    /// The load of a worker. `None` if it takes no tasks.
     pub fn load(&self, node: &NodeId) -> Option<Load> {
         self.nodes.get(node).map(|peer| peer.load)
     }
 
-    /// How many nodes.
+    /// How many workers there are.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -203,47 +207,48 @@ impl WorkerLoads {
         self.nodes.is_empty()
     }
 
-    /// All of them, by name.
+    /// All of them, by id.
     pub fn iter(&self) -> impl Iterator<Item = (&NodeId, Load)> {
         self.nodes.iter().map(|(node, peer)| (node, peer.load))
     }
 
-    /// What all of them have together.
+    /// The sum of their loads.
     pub fn total(&self) -> Load {
         self.total
     }
 
-    /// What the nodes accept, in the order of the bits of a [`Class`].
+    /// What the workers accept, in the order of the bits of a [`Class`].
     pub fn profiles(&self) -> &Profiles {
         &self.profiles
     }
 
-    /// How often a node came to take tasks: a balancer that remembers that no peer took a task asks again when this has grown.
+    /// How often a worker has joined them. A balancer that remembers that no peer took a task
+    /// decides again when this has grown.
     pub fn arrivals(&self) -> u64 {
         self.arrivals
     }
 
-    /// When the last of them came. Before that nothing waited for it.
+    /// When the last of them joined. Before that no task waited for it.
     pub fn arrived_at(&self) -> Moment {
         self.arrived_at
     }
 
-    /// Whether a node accepts tasks of a class.
+    /// Whether a worker accepts the tasks of a class.
     pub fn accepts(&self, node: &NodeId, class: Class) -> bool {
         self.nodes.get(node).is_some_and(|peer| class.has(peer.profile))
     }
 
-    /// Tasks that are accepted by nodes that accept what this one does, and by no others.
+    /// The class of tasks that exactly the workers with the profile of this one accept.
     pub fn class_of_peer(&self, node: &NodeId) -> Class {
         self.nodes.get(node).map_or(Class::ANY, |peer| Class::only(peer.profile))
     }
 
-    /// How many nodes accept tasks of a class.
+    /// How many workers accept the tasks of a class.
     pub fn acceptors(&self, class: Class) -> usize {
         self.profiles.count(class)
     }
 
-    /// How many more tasks of a class the other nodes have room for; none for no limit.
+    /// How many more tasks of a class the peers have room for. `None` for no limit.
     pub fn room_of_others(&self, me: &NodeId, class: Class) -> Option<u64> {
         let others = self.nodes.iter().filter(|(node, peer)| *node != me && class.has(peer.profile));
         others
@@ -251,7 +256,8 @@ impl WorkerLoads {
             .try_fold(0_u64, |sum, room| Some(sum.saturating_add(room?)))
     }
 
-    /// The other nodes that accept tasks of a class and have room, with their cluster and how many more each can take; the least loaded first.
+    /// The peers that accept a class and have room, with their loads and how many more tasks each
+    /// can take; the least loaded first.
     pub fn takers<'a>(
         &'a self,
         me: &'a NodeId,
@@ -268,13 +274,14 @@ impl WorkerLoads {
         })
     }
 
-    /// What the least loaded of the others has that accept a class and have room; none if there are none.
+    /// The load of the least loaded peer that accepts a class and has room. `None` if there is no
+    /// such peer.
     pub fn least_of_others(&self, me: &NodeId, measure: LoadMetric, class: Class) -> Option<u64> {
         self.takers(me, measure, class).next().map(|(_, load, _)| load.by(measure))
     }
 
-    /// How full each node that accepts a class would be if all of them were equally full, as far as their limits allow, with so much that no
-    /// node owns.
+    /// How full each worker that accepts a class would be if all of them were equally full, as far
+    /// as their limits allow, with this unowned load.
     pub fn level(&self, class: Class, unowned: Load, measure: LoadMetric) -> Level {
         let mut nodes = self.profiles.count(class) as u64;
         let mut rest = self.profiles.total(class) + unowned;
@@ -285,13 +292,15 @@ impl WorkerLoads {
             });
             for (limit, peer) in limited {
                 match measure {
-                    // Every later node has a larger limit, so none of them stays below the level either.
+                    // Every later worker has a larger limit, so none of them stays below the level
+                    // either.
                     LoadMetric::Tasks if limit.saturating_mul(nodes) > rest.tasks => break,
                     LoadMetric::Tasks => {
                         rest = rest - Load { tasks: limit, weight: 0 };
                         nodes -= 1;
                     }
-                    // A limit says nothing about weight: a full node keeps what it has.
+                    // A limit bounds the number of tasks and not their weight: a full worker keeps
+                    // its tasks.
                     LoadMetric::Weight if peer.has_room() => {}
                     LoadMetric::Weight => {
                         rest = rest - peer.load;
@@ -307,7 +316,7 @@ impl WorkerLoads {
         }
     }
 
-    /// What a node should have at most at a level, by the number of tasks or by weight.
+    /// The quota of a worker at a level, by number of tasks or by weight.
     pub fn quota(&self, node: &NodeId, level: Level, measure: LoadMetric) -> u64 {
         let limit = self.nodes.get(node).and_then(|peer| peer.limit);
         match (measure, limit) {
@@ -316,9 +325,10 @@ impl WorkerLoads {
         }
     }
 
-    /// How many more tasks of a class a node takes that wants its share of the level, by number.
+    /// How many more tasks of a class a worker claims to reach its share of the level, by number.
     ///
-    /// It takes up to the floor, and the one beyond it only if no node with room has less. A node that does not accept the class takes none.
+    /// It claims up to the floor, and the one beyond it only if no worker with room owns less. A
+    /// worker that does not accept the class claims none.
     pub fn room(&self, node: &NodeId, class: Class, level: Level) -> u64 {
         let Some(peer) = self.nodes.get(node).filter(|peer| class.has(peer.profile)) else { return 0 };
         let tasks = peer.load.tasks;
@@ -328,13 +338,15 @@ impl WorkerLoads {
         if below == 0 && peer.has_room() && tasks < level.ceiling && is_least() { 1 } else { below }
     }
 
-    /// How many of the others come before a node for a task, computed alike by everybody: 0 if it is meant.
+    /// How many peers rank before a worker for a task. All workers compute the same result; 0 for
+    /// the first.
     pub fn rank(&self, node: &NodeId, task: &TaskId) -> usize {
         let key = task.as_str().as_bytes();
         rendezvous::rank_of(key, node.as_str().as_bytes(), self.nodes.keys().map(NodeId::as_str))
     }
 
-    /// The node that is meant to have a task: of those that accept its class and have room, and of the one that owns it.
+    /// The worker that rendezvous hashing names for a task, of those that accept its class and have
+    /// room, or own it.
     pub fn meant(&self, task: &TaskId, class: Class, owner: Option<&NodeId>) -> Option<&NodeId> {
         let able = self
             .nodes
@@ -345,7 +357,7 @@ impl WorkerLoads {
     }
 }
 
-/// How full nodes would be if they shared equally.
+/// How full the workers would be with equal shares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Level {
     /// The mean, rounded down.
@@ -354,7 +366,7 @@ pub struct Level {
     pub ceiling: u64,
 }
 
-/// A node as a candidate.
+/// A worker as a candidate of rendezvous hashing.
 struct NamedLoad<'a>(&'a NodeId);
 
 impl AsRef<[u8]> for NamedLoad<'_> {
@@ -375,23 +387,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_changes_the_numbers_are_those_of_the_nodes(
+        fn sums_match_after_any_change(
             changes in prop::collection::vec((0..5_usize, prop::option::of((0..9_u64, 0..9_u64))), 0..60)
         ) {
-            let mut crowd = WorkerLoads::new();
+            let mut workers = WorkerLoads::new();
             for (n, load) in changes {
                 match load {
-                    Some((tasks, weight)) => crowd.set(&node(n), Load { tasks, weight }, Moment::ORIGIN),
-                    None => crowd.remove(&node(n)),
+                    Some((tasks, weight)) => workers.set(&node(n), Load { tasks, weight }, Moment::ORIGIN),
+                    None => workers.remove(&node(n)),
                 }
-                let total = crowd.iter().fold(Load::default(), |sum, (_, load)| sum + load);
-                prop_assert_eq!(crowd.total(), total);
-                prop_assert_eq!((crowd.by_tasks.len(), crowd.by_weight.len()), (crowd.len(), crowd.len()));
+                let total = workers.iter().fold(Load::default(), |sum, (_, load)| sum + load);
+                prop_assert_eq!(workers.total(), total);
+                prop_assert_eq!((workers.by_tasks.len(), workers.by_weight.len()), (workers.len(), workers.len()));
                 for me in 0..5 {
                     for measure in [LoadMetric::Tasks, LoadMetric::Weight] {
-                        let others = crowd.iter().filter(|(other, _)| **other != node(me));
+                        let others = workers.iter().filter(|(other, _)| **other != node(me));
                         let least = others.map(|(_, load)| load.by(measure)).min();
-                        prop_assert_eq!(crowd.least_of_others(&node(me), measure, Class::ANY), least);
+                        prop_assert_eq!(workers.least_of_others(&node(me), measure, Class::ANY), least);
                     }
                 }
             }
@@ -399,16 +411,16 @@ mod tests {
     }
 
     #[test]
-    fn who_is_meant_has_rank_0() {
-        let mut crowd = WorkerLoads::new();
+    fn first_by_hash_has_rank_0() {
+        let mut workers = WorkerLoads::new();
         for n in 0..7 {
-            crowd.set(&node(n), Load::default(), Moment::ORIGIN);
+            workers.set(&node(n), Load::default(), Moment::ORIGIN);
         }
         for n in 0..100 {
             let task = TaskId::parse(&format!("t{n}")).unwrap();
-            let meant = crowd.meant(&task, Class::ANY, None).unwrap();
-            assert_eq!(crowd.rank(meant, &task), 0);
-            let mut ranks: Vec<usize> = crowd.iter().map(|(node, _)| crowd.rank(node, &task)).collect();
+            let meant = workers.meant(&task, Class::ANY, None).unwrap();
+            assert_eq!(workers.rank(meant, &task), 0);
+            let mut ranks: Vec<usize> = workers.iter().map(|(node, _)| workers.rank(node, &task)).collect();
             ranks.sort_unstable();
             assert_eq!(ranks, [0, 1, 2, 3, 4, 5, 6]);
         }

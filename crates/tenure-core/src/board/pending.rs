@@ -1,20 +1,20 @@
-//! What a feed has shown of the keys of a task since the last whole picture.
+//! The changes of a task's keys since the last complete snapshot.
 
 use super::{Card, Owner};
 use crate::id::ClaimId;
 use crate::task::AttemptRecord;
 
-/// What was seen of one key of a task.
+/// A change of one key of a task.
 #[derive(Clone, Debug)]
 pub(super) enum BoardUpdate {
-    /// Apart, because it is much larger than the others and seldom there.
+    /// Boxed, because it is much larger than the others and rare.
     Task(Box<KeyUpdate<Card>>),
     Owner(KeyUpdate<Owner>),
     Props(KeyUpdate<()>),
     Attempt(ClaimId, KeyUpdate<Option<AttemptRecord>>),
 }
 
-/// The newest words about the keys of a task.
+/// The newest changes of the keys of a task.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TaskUpdates {
     pub(super) task: Option<Box<KeyUpdate<Card>>>,
@@ -24,8 +24,8 @@ pub(super) struct TaskUpdates {
 }
 
 impl TaskUpdates {
-    pub(super) fn hear(&mut self, word: BoardUpdate) {
-        match word {
+    pub(super) fn apply(&mut self, update: BoardUpdate) {
+        match update {
             BoardUpdate::Task(seen) => self.task = Some(seen),
             BoardUpdate::Owner(seen) => self.owner = Some(seen),
             BoardUpdate::Props(seen) => self.props = Some(seen),

@@ -1,4 +1,4 @@
-//! How much each node owns, and whose share has changed.
+//! The load of each worker, and which loads have changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,11 +6,11 @@ use super::Owner;
 use crate::balance::Load;
 use crate::id::NodeId;
 
-/// How much each node owns.
+/// The load of each worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnedLoads {
     by_node: BTreeMap<NodeId, Load>,
-    /// Nodes whose load is another than when that was last asked.
+    /// The workers with a load that has changed since the last call.
     shifted: BTreeSet<NodeId>,
 }
 
@@ -32,7 +32,8 @@ impl OwnedLoads {
         self.shift(node);
     }
 
-    /// Lets an owner's name be the one that is known: a hundred thousand tasks would keep a hundred thousand copies of a few names.
+    /// Replaces the name in an owner record with the copy that is stored here. A hundred thousand
+    /// tasks would otherwise keep a hundred thousand copies of a few names.
     pub(super) fn share_name(&self, owner: &mut Owner) {
         if let Ok(record) = &mut owner.holder
             && let Some((known, _)) = self.by_node.get_key_value(&record.node)

@@ -58,7 +58,7 @@ fn gone(name: &str, created: i64) -> BoardChange {
     BoardChange::Gone { task: task(name), created: Revision(created) }
 }
 
-/// Feeds the items and compares what is told with what should be.
+/// Feeds the items and compares the reported changes with the expected ones.
 #[track_caller]
 fn check(items: Vec<FeedItem>, expected: &[BoardChange]) -> Board {
     let mut board = Board::new(layout());
@@ -73,7 +73,7 @@ fn check(items: Vec<FeedItem>, expected: &[BoardChange]) -> Board {
 const A: &str = r#"{"node":"a"}"#;
 
 #[test]
-fn a_task_is_unowned_then_owned_then_unowned_then_gone() {
+fn task_changes_are_reported_in_order() {
     check(
         vec![
             put("x", "{}", 2, 2),
@@ -90,13 +90,13 @@ fn a_task_is_unowned_then_owned_then_unowned_then_gone() {
 }
 
 #[test]
-fn nothing_is_told_before_the_picture_is_whole() {
+fn incomplete_snapshot_reports_nothing() {
     let board = check(vec![FeedItem::SnapshotBegin, put("x", "{}", 2, 2)], &[]);
     assert!(!board.is_fresh() && board.is_empty());
 }
 
 #[test]
-fn the_old_picture_stays_while_it_is_listed_anew() {
+fn old_snapshot_stays_during_relist() {
     let items =
         vec![put("x", "{}", 2, 2), whole(2), FeedItem::SnapshotBegin, delete("x", 9), put("y", "{}", 5, 5)];
     let board = check(items, &[unowned("x")]);
@@ -105,7 +105,7 @@ fn the_old_picture_stays_while_it_is_listed_anew() {
 }
 
 #[test]
-fn a_task_that_ends_with_its_owner_in_one_revision_is_never_unowned() {
+fn ended_task_is_never_unowned() {
     let items = vec![
         put("x", "{}", 2, 2),
         put("x/owner", A, 3, 3),
@@ -133,13 +133,13 @@ fn t1_deleted_leaves_t10_and_t11_alone() {
 }
 
 #[test]
-fn a_task_deleted_and_submitted_again_between_two_pictures_is_another_life() {
+fn resubmitted_task_is_another_incarnation() {
     let items = vec![put("x", "{}", 2, 2), whole(2), FeedItem::SnapshotBegin, put("x", "{}", 7, 7), whole(9)];
     check(items, &[unowned("x"), gone("x", 2), unowned("x")]);
 }
 
 #[test]
-fn a_new_owner_between_two_pictures_is_another_claim() {
+fn new_owner_between_snapshots_is_another_claim() {
     let items = vec![
         put("x", "{}", 2, 2),
         put("x/owner", A, 3, 3),
@@ -152,7 +152,7 @@ fn a_new_owner_between_two_pictures_is_another_claim() {
 }
 
 #[test]
-fn an_ended_task_is_there_and_not_up_for_claiming_until_it_is_forgotten() {
+fn ended_task_is_not_claimable() {
     let items = vec![put("x", r#"{"ended":true}"#, 2, 2), whole(2)];
     let mut board = check(items, &[BoardChange::Changed(task("x"))]);
     assert_eq!((board.len(), board.live()), (1, 0));
@@ -164,7 +164,7 @@ fn an_ended_task_is_there_and_not_up_for_claiming_until_it_is_forgotten() {
 }
 
 #[test]
-fn what_cannot_be_read_is_set_aside_and_harms_nobody() {
+fn unreadable_task_is_set_aside() {
     let items = vec![
         put("bad", "not json", 2, 2),
         put("good", "{}", 3, 3),
@@ -184,7 +184,7 @@ fn what_cannot_be_read_is_set_aside_and_harms_nobody() {
 }
 
 #[test]
-fn an_owner_without_a_task_is_no_task() {
+fn owner_without_task_is_no_task() {
     let items = vec![put("x/owner", A, 3, 3), whole(3), put("x", "{}", 4, 4), whole(4)];
     let board = check(items, &[owned("x", "a", 3)]);
     assert_eq!(board.load_of(&NodeId::parse("a").unwrap()).tasks, 1);
@@ -272,7 +272,7 @@ proptest! {
         prop_assert_eq!(board.unowned, fresh.unowned);
         prop_assert_eq!(&board.set_aside, &fresh.set_aside);
         prop_assert_eq!(board.live, fresh.live);
-        // What was told adds up to it as well.
+        // The sum of the reported changes matches as well.
         let mut free = BTreeSet::new();
         for change in told {
             match change {
@@ -287,6 +287,6 @@ proptest! {
             }
         }
         let mut unowned = fresh.tasks.iter().filter(|(_, card)| card.is_unowned());
-        prop_assert!(unowned.all(|(task, _)| free.contains(task)), "somebody was not told of a task to claim");
+        prop_assert!(unowned.all(|(task, _)| free.contains(task)), "a claimable task was not reported");
     }
 }

@@ -20,8 +20,7 @@ use crate::txn::{Condition, Op, Txn};
 
 /// Why a command was not sent to a task.
 #[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum CommandError {
+pub enum SendCommandError {
     /// There is no such task.
     #[error("there is no such task")]
     NotFound,
@@ -113,18 +112,18 @@ impl SendCommand {
     ///
     /// # Errors
     ///
-    /// [`CommandError::Past`].
+    /// [`SendCommandError::Past`].
     pub fn exchange(
         layout: &Layout,
         task: &TaskId,
         message: TaskMessage,
         (id, origin): (CommandId, Origin),
         audit: Option<AuditEntry>,
-    ) -> Result<TaskExchange<SendCommand>, CommandError> {
+    ) -> Result<TaskExchange<SendCommand>, SendCommandError> {
         if let TaskMessage::Sleep { until } = message
             && until <= origin.at
         {
-            return Err(CommandError::Past(until));
+            return Err(SendCommandError::Past(until));
         }
         let keys = TaskKeys::of(layout, task);
         let record = signed(message.into_command(), &id, &origin).encode();
@@ -135,7 +134,7 @@ impl SendCommand {
 
 impl TaskWrite for SendCommand {
     type Output = Option<ReplacedCommand>;
-    type Error = CommandError;
+    type Error = SendCommandError;
     /// The command that it replaces.
     type Trace = Option<ReplacedCommand>;
 
@@ -149,15 +148,15 @@ impl TaskWrite for SendCommand {
         found: &TaskFound,
         result: Option<&KeyValue>,
         lost: Option<&Self::Trace>,
-    ) -> Result<Settled<Self>, CommandError> {
+    ) -> Result<Settled<Self>, SendCommandError> {
         if let Some(replaced) = lost
             && (result.is_some() || holds(found.command.as_ref(), &self.id))
         {
             return Ok(Settled::Done(replaced.clone()));
         }
         match (&found.task, found.ended()) {
-            (_, Some(state)) => return Err(CommandError::Ended(state)),
-            (None, None) => return Err(CommandError::NotFound),
+            (_, Some(state)) => return Err(SendCommandError::Ended(state)),
+            (None, None) => return Err(SendCommandError::NotFound),
             (Some(_), None) => {}
         }
         let created = found.task.as_ref().map(|pair| pair.created).unwrap_or_default();
@@ -181,11 +180,11 @@ impl TaskWrite for SendCommand {
         replaced
     }
 
-    fn unknown(error: StoreError) -> CommandError {
-        CommandError::Unknown(error)
+    fn unknown(error: StoreError) -> SendCommandError {
+        SendCommandError::Unknown(error)
     }
 
-    fn failed(error: StoreError) -> CommandError {
-        CommandError::Store(error)
+    fn failed(error: StoreError) -> SendCommandError {
+        SendCommandError::Store(error)
     }
 }

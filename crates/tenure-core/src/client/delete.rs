@@ -28,7 +28,6 @@ pub struct Deleted {
 
 /// Why a task was not deleted.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum DeleteError {
     /// There is no such task.
     #[error("there is no such task")]

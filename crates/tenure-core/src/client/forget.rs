@@ -17,7 +17,6 @@ use crate::txn::{Condition, Op, Txn};
 
 /// Why a task's end was not forgotten.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum ForgetError {
     /// Nothing is stored about such a task.
     #[error("nothing is known of such a task")]

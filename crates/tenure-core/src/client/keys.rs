@@ -111,7 +111,7 @@ impl TaskFound {
         })
     }
 
-    /// How it stands. Without a stored state it is runnable.
+    /// Its state. Without a stored state it is runnable.
     ///
     /// # Errors
     ///

@@ -22,8 +22,7 @@ const NODE_COMMANDS_LEN_MAX: u32 = 128;
 
 /// Why a command was not sent to a node.
 #[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum NodeCommandError {
+pub enum SendNodeCommandError {
     /// There is no such node.
     #[error("there is no such node")]
     NotFound,
@@ -73,15 +72,15 @@ impl SendNodeCommand {
         }
     }
 
-    fn handle_read(&mut self, reply: &TxnReply) -> ExchangeStep<Result<(), NodeCommandError>> {
+    fn handle_read(&mut self, reply: &TxnReply) -> ExchangeStep<Result<(), SendNodeCommandError>> {
         let [OpReply::Get(found), OpReply::Get(waiting)] = &reply.results[..] else {
             return self.fail(StoreError::Corrupt("a read has no reply".into()));
         };
         let waiting = waiting.pairs.len();
         match found.pairs.first() {
-            None => ExchangeStep::Done(Err(NodeCommandError::NotFound)),
+            None => ExchangeStep::Done(Err(SendNodeCommandError::NotFound)),
             Some(_) if waiting >= NODE_COMMANDS_LEN_MAX as usize => {
-                ExchangeStep::Done(Err(NodeCommandError::Full(waiting)))
+                ExchangeStep::Done(Err(SendNodeCommandError::Full(waiting)))
             }
             Some(pair) => {
                 self.incarnation = Some(pair.created);
@@ -91,38 +90,40 @@ impl SendNodeCommand {
         }
     }
 
-    fn fail(&mut self, error: StoreError) -> ExchangeStep<Result<(), NodeCommandError>> {
+    fn fail(&mut self, error: StoreError) -> ExchangeStep<Result<(), SendNodeCommandError>> {
         ExchangeStep::Done(Err(match self.lost.take() {
-            Some(lost) => NodeCommandError::Unknown(lost),
-            None => NodeCommandError::Store(error),
+            Some(lost) => SendNodeCommandError::Unknown(lost),
+            None => SendNodeCommandError::Store(error),
         }))
     }
 
     fn handle_put(
         &mut self,
         reply: Result<TxnReply, StoreError>,
-    ) -> ExchangeStep<Result<(), NodeCommandError>> {
+    ) -> ExchangeStep<Result<(), SendNodeCommandError>> {
         let is_found = |result: &OpReply| matches!(result, OpReply::Get(page) if !page.pairs.is_empty());
         match reply {
             // It is there, or was handled: an earlier request was applied, and its reply lost.
             Ok(reply) if reply.succeeded || reply.results.iter().any(is_found) => ExchangeStep::Done(Ok(())),
             Ok(_) => ExchangeStep::Done(Err(match self.lost.take() {
-                Some(lost) => NodeCommandError::Unknown(lost),
-                None => NodeCommandError::NotFound,
+                Some(lost) => SendNodeCommandError::Unknown(lost),
+                None => SendNodeCommandError::NotFound,
             })),
             Err(error) if error.is_ambiguous() && self.lost_count < LOST_MAX => {
                 self.lost_count += 1;
                 self.lost = Some(error.clone());
                 ExchangeStep::Retry(error)
             }
-            Err(error) if error.is_ambiguous() => ExchangeStep::Done(Err(NodeCommandError::Unknown(error))),
+            Err(error) if error.is_ambiguous() => {
+                ExchangeStep::Done(Err(SendNodeCommandError::Unknown(error)))
+            }
             Err(error) => self.fail(error),
         }
     }
 }
 
 impl Exchange for SendNodeCommand {
-    type Output = Result<(), NodeCommandError>;
+    type Output = Result<(), SendNodeCommandError>;
 
     fn request(&self) -> StoreRequest {
         StoreRequest::Txn(match self.incarnation {

@@ -53,7 +53,7 @@ impl Exchange for ReadTask {
 
 /// What became of a command.
 #[derive(Clone, PartialEq, Debug)]
-pub enum CommandReply {
+pub enum CommandReadback {
     /// Nothing yet: it waits.
     Waiting,
     /// It has this result.
@@ -82,14 +82,14 @@ impl ReadCommandReply {
         &self.id
     }
 
-    /// The keys whose changes mean that it should be read again.
+    /// The keys with changes after which it should be read again.
     pub fn watched(&self) -> [&Bytes; 2] {
         [&self.result, &self.command]
     }
 }
 
 impl Exchange for ReadCommandReply {
-    type Output = Result<CommandReply, StoreError>;
+    type Output = Result<CommandReadback, StoreError>;
 
     fn request(&self) -> StoreRequest {
         StoreRequest::Txn(Txn::from(Op::get(self.result.clone())).then(Op::get(self.command.clone())))
@@ -105,12 +105,12 @@ impl Exchange for ReadCommandReply {
         };
         ExchangeStep::Done(match result.pairs.first() {
             Some(pair) => match ResultRecord::decode(&pair.value) {
-                Ok(record) => Ok(CommandReply::Result(record)),
+                Ok(record) => Ok(CommandReadback::Result(record)),
                 Err(bad) => Err(StoreError::Corrupt(format!("a result is {}", bad.reason()))),
             },
             // The command goes in the transaction that puts its result; without a result it was deleted.
-            None if holds(command.pairs.first(), &self.id) => Ok(CommandReply::Waiting),
-            None => Ok(CommandReply::Gone),
+            None if holds(command.pairs.first(), &self.id) => Ok(CommandReadback::Waiting),
+            None => Ok(CommandReadback::Gone),
         })
     }
 }

@@ -19,7 +19,6 @@ use crate::txn::{Condition, Op, Txn};
 
 /// Why a task was not retried.
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum RetryError {
     /// Nothing is stored about such a task.
     #[error("nothing is known of such a task")]

@@ -1,15 +1,14 @@
 //! Submits tasks: each exactly once, many at a time.
 //!
-//! A submission is one transaction: the id is free, and there is no state of an earlier incarnation. If there is one, a second transaction
-//! decides on exactly that state: a task that has ended is accepted and marked, so that no worker runs it until the state is forgotten.
+//! A submission is one transaction: the id is free, and no state of an earlier incarnation is stored. If one is stored, a second transaction
+//! requires exactly that state: a deleted task goes on from it, and a rerun deletes a final one. Without a rerun a finished id is refused.
 //!
 //! A lost reply is settled by sending the same again: the nonce in the record that is found decides whether it is this submission's.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use bytes::Bytes;
-use serde::Serialize;
-use serde_json::Value;
 use thiserror::Error;
 
 use super::keys::{TaskFound, TaskKeys, modified};
@@ -22,63 +21,37 @@ use crate::revision::Revision;
 use crate::task::{StateRecord, TaskState};
 use crate::txn::{Condition, Op, Txn, TxnReply};
 
-/// How many bytes of props a task may have: every claim carries them. Put more elsewhere, and say where.
+/// How many bytes of props a task may have: every claim carries them. Store larger data elsewhere, and put its location into the props.
 pub const PROPS_BYTES_MAX: usize = 256 * 1024;
 
 /// A task to submit.
-#[derive(Clone, PartialEq, Debug)]
-pub struct NewTask {
-    id: TaskId,
-    kind: Option<String>,
-    labels: BTreeMap<String, String>,
-    props: Option<TaskProps>,
-}
-
-/// What the submitter gives a task; may be secret, so only its size is shown.
 #[derive(Clone, PartialEq)]
-struct TaskProps(Bytes);
-
-impl std::fmt::Debug for TaskProps {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes", self.0.len())
-    }
-}
-
-/// Why something cannot be a task's props.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum InvalidProps {
-    /// Not JSON.
-    #[error("props are JSON, and this is not: line {} column {}", .0.line(), .0.column())]
-    NotJson(#[source] serde_json::Error),
-    /// Too many bytes.
-    #[error("props of {0} bytes, at most {PROPS_BYTES_MAX} are stored")]
-    TooLarge(usize),
-}
-
-impl NewTask {
-    /// A task with this id, and nothing else to say of it.
-    pub fn new(id: TaskId) -> NewTask {
-        NewTask { id, kind: None, labels: BTreeMap::new(), props: None }
-    }
-
+pub struct TaskSpec {
     /// Its id.
-    pub fn id(&self) -> &TaskId {
-        &self.id
-    }
+    pub id: TaskId,
+    /// The kind, by which workers choose a handler.
+    pub kind: Option<String>,
+    /// The labels; `weight` counts for workers that share work by weight.
+    pub labels: BTreeMap<String, String>,
+    /// The props, at most [`PROPS_BYTES_MAX`] bytes of JSON.
+    pub props: Option<Bytes>,
+    /// Whether a finished task with this id is forgotten and replaced.
+    pub rerun: bool,
+}
 
-    /// What kind of work it is, so that nodes can choose.
-    #[must_use]
-    pub fn kind(mut self, kind: impl Into<String>) -> NewTask {
-        self.kind = Some(kind.into());
-        self
+/// Props may be secret, so only their size is shown.
+impl fmt::Debug for TaskSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TaskSpec { id, kind, labels, props, rerun } = self;
+        let props = props.as_ref().map(Bytes::len);
+        write!(f, "TaskSpec({id}, {kind:?}, {labels:?}, {props:?} bytes of props, rerun {rerun})")
     }
+}
 
-    /// Something to say of it; `weight` counts for nodes that share work by weight.
-    #[must_use]
-    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> NewTask {
-        self.labels.insert(name.into(), value.into());
-        self
+impl TaskSpec {
+    /// A task with this id, without kind, labels and props.
+    pub fn new(id: TaskId) -> TaskSpec {
+        TaskSpec { id, kind: None, labels: BTreeMap::new(), props: None, rerun: false }
     }
 
     /// Checks its kind and labels, as a submission does.
@@ -87,40 +60,22 @@ impl NewTask {
     ///
     /// [`InvalidText`] for the first with a control character: a NUL in it could not be handed to a program, a line break forges log lines.
     pub fn check(&self) -> Result<(), InvalidText> {
-        self.kind.as_deref().map_or(Ok(()), check_text).map_err(InvalidText::Kind)?;
-        for (name, value) in &self.labels {
-            check_text(name).map_err(|bad| InvalidText::LabelName { name: name.clone(), bad })?;
-            check_text(value).map_err(|bad| InvalidText::LabelValue { name: name.clone(), bad })?;
-        }
-        Ok(())
+        check_texts(self.kind.as_deref(), &self.labels)
     }
+}
 
-    /// What its handler needs to know, as anything that can be JSON.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidProps`] if it cannot be JSON or is too long.
-    pub fn props(self, props: &impl Serialize) -> Result<NewTask, InvalidProps> {
-        self.store_props(serde_json::to_vec(props).map_err(InvalidProps::NotJson)?)
+/// Checks a kind and labels.
+///
+/// # Errors
+///
+/// [`InvalidText`] for the first with a control character.
+pub fn check_texts(kind: Option<&str>, labels: &BTreeMap<String, String>) -> Result<(), InvalidText> {
+    kind.map_or(Ok(()), check_text).map_err(InvalidText::Kind)?;
+    for (name, value) in labels {
+        check_text(name).map_err(|bad| InvalidText::LabelName { name: name.clone(), bad })?;
+        check_text(value).map_err(|bad| InvalidText::LabelValue { name: name.clone(), bad })?;
     }
-
-    /// What its handler needs to know, as JSON text; stored to the letter.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidProps`] if it is not JSON or too long.
-    pub fn props_text(self, text: &str) -> Result<NewTask, InvalidProps> {
-        serde_json::from_str::<Value>(text).map_err(InvalidProps::NotJson)?;
-        self.store_props(text.as_bytes().to_vec())
-    }
-
-    fn store_props(mut self, bytes: Vec<u8>) -> Result<NewTask, InvalidProps> {
-        if bytes.len() > PROPS_BYTES_MAX {
-            return Err(InvalidProps::TooLarge(bytes.len()));
-        }
-        self.props = Some(TaskProps(bytes.into()));
-        Ok(self)
-    }
+    Ok(())
 }
 
 /// Why a text cannot be a task's kind or label.
@@ -148,25 +103,18 @@ pub enum InvalidText {
     },
 }
 
-/// That a task was submitted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Submitted {
-    /// It will run.
-    Accepted,
-    /// It is there, and will not run: a task with this id has ended like this before. Forget that, and it runs.
-    Ended(TaskState),
-}
-
 /// Why a task was not submitted.
 #[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum SubmitError {
+pub enum SubmitTaskError {
     /// Its kind or one of its labels is not accepted: nothing was submitted.
     #[error(transparent)]
     Invalid(#[from] InvalidText),
-    /// A task with this id is there: take another id, or delete that one.
+    /// A task with this id exists: take another id, or delete that task.
     #[error("a task with this id exists already")]
-    Exists,
+    Exists(TaskState),
+    /// A task with this id is finished, and its final state is kept: take another id, forget the state, or submit it as a rerun.
+    #[error("a task with this id is finished already, it is {0}")]
+    Finished(TaskState),
     /// An earlier task with this id has left a state that cannot be read, so it is not known whether it has ended: read it, or forget it.
     #[error("the stored state of an earlier task with this id cannot be read: {0}")]
     UnreadableState(String),
@@ -183,20 +131,20 @@ pub enum SubmitError {
 pub struct SubmitTasks {
     /// The ids so far: of several tasks with one id the first counts.
     seen: BTreeSet<TaskId>,
-    results: Vec<Option<Result<Submitted, SubmitError>>>,
+    results: Vec<Option<Result<(), SubmitTaskError>>>,
     open: Vec<(usize, Submission)>,
 }
 
 impl SubmitTasks {
     /// Adds a task, with a nonce of its own, submitted at this time.
-    pub fn push(&mut self, layout: &Layout, task: NewTask, nonce: String, at: Timestamp) {
+    pub fn push(&mut self, layout: &Layout, task: TaskSpec, nonce: String, at: Timestamp) {
         let result = if let Err(invalid) = task.check() {
-            Some(Err(SubmitError::Invalid(invalid)))
+            Some(Err(SubmitTaskError::Invalid(invalid)))
         } else if self.seen.insert(task.id.clone()) {
             self.open.push((self.results.len(), Submission::new(layout, task, (nonce, at))));
             None
         } else {
-            Some(Err(SubmitError::Exists))
+            Some(Err(SubmitTaskError::Exists(TaskState::Runnable)))
         };
         self.results.push(result);
     }
@@ -232,8 +180,8 @@ impl SubmitTasks {
     }
 
     /// One result for each task, in the order in which they were added.
-    pub fn into_results(self) -> Vec<Result<Submitted, SubmitError>> {
-        let pending = || Err(SubmitError::Store(StoreError::Closed));
+    pub fn into_results(self) -> Vec<Result<(), SubmitTaskError>> {
+        let pending = || Err(SubmitTaskError::Store(StoreError::Closed));
         self.results.into_iter().map(|result| result.unwrap_or_else(pending)).collect()
     }
 }
@@ -244,15 +192,27 @@ struct Submission {
     keys: TaskKeys,
     record: TaskRecord,
     props: Option<Bytes>,
-    /// The state of an earlier incarnation: when it was written, and how that ended if it has.
-    before: Option<(Revision, Option<TaskState>)>,
+    layout: Layout,
+    task: TaskId,
+    /// Whether a final state of an earlier incarnation is deleted.
+    rerun: bool,
+    /// The state of an earlier incarnation.
+    before: Option<EarlierState>,
     /// The last lost reply: from then on the task may have been there.
     lost: Option<StoreError>,
     tries: usize,
 }
 
+/// The stored state of an earlier incarnation.
+#[derive(Debug)]
+struct EarlierState {
+    modified: Revision,
+    /// The entry of a finished task among the ended ones: the state goes with it.
+    entry: Option<Bytes>,
+}
+
 impl Submission {
-    fn new(layout: &Layout, task: NewTask, (nonce, at): (String, Timestamp)) -> Submission {
+    fn new(layout: &Layout, task: TaskSpec, (nonce, at): (String, Timestamp)) -> Submission {
         let record = TaskRecord {
             submitted_at: at,
             kind: task.kind,
@@ -260,37 +220,49 @@ impl Submission {
             nonce,
             ..TaskRecord::default()
         };
-        let props = task.props.map(|props| props.0);
-        Submission { keys: TaskKeys::of(layout, &task.id), record, props, before: None, lost: None, tries: 0 }
+        Submission {
+            keys: TaskKeys::of(layout, &task.id),
+            record,
+            props: task.props,
+            layout: layout.clone(),
+            task: task.id,
+            rerun: task.rerun,
+            before: None,
+            lost: None,
+            tries: 0,
+        }
     }
 
-    /// Puts the task if it does not exist and the state is the known one. What an earlier incarnation left goes: its props, and a command that
-    /// no worker has handled and that was not meant for this task.
+    /// Puts the task if it does not exist and the state is the known one. Props of an earlier incarnation are deleted, and so is a command
+    /// that no worker has handled: it was not meant for this task.
     fn txn(&self) -> Txn {
-        let (state, ending) = self.before.unwrap_or((Revision::ZERO, None));
-        let record = TaskRecord { ended: ending.is_some(), ..self.record.clone() };
+        let state = self.before.as_ref().map_or(Revision::ZERO, |before| before.modified);
         let props = match &self.props {
             Some(props) => Op::put(self.keys.props.clone(), props.clone()),
             None => Op::delete(self.keys.props.clone()),
         };
-        let txn = Txn::new()
+        let mut txn = Txn::new()
             .when(Condition::absent(self.keys.task.clone()))
             .when(Condition::modified_at(self.keys.state.clone(), state))
-            .then(Op::put(self.keys.task.clone(), record.encode()))
+            .then(Op::put(self.keys.task.clone(), self.record.encode()))
             .then(props)
             .then(Op::delete(self.keys.command.clone()));
+        // A final state and its entry are deleted together: retention finds the state by its entry.
+        if let Some(entry) = self.before.as_ref().and_then(|before| before.entry.clone()) {
+            txn = txn.then(Op::delete(self.keys.state.clone())).then(Op::delete(entry));
+        }
         self.keys.read_otherwise(txn)
     }
 
     /// What a reply means; none if the transaction must be sent (again).
-    fn handle(&mut self, reply: Result<TxnReply, StoreError>) -> Option<Result<Submitted, SubmitError>> {
+    fn handle(&mut self, reply: Result<TxnReply, StoreError>) -> Option<Result<(), SubmitTaskError>> {
         self.tries += 1;
         let reply = match reply {
-            Ok(reply) if reply.succeeded => return Some(Ok(self.submitted())),
+            Ok(reply) if reply.succeeded => return Some(Ok(())),
             Ok(reply) => reply,
             Err(error) if error.is_ambiguous() => {
                 if self.tries > LOST_MAX {
-                    return Some(Err(SubmitError::Unknown(error)));
+                    return Some(Err(SubmitTaskError::Unknown(error)));
                 }
                 self.lost = Some(error);
                 return None;
@@ -302,13 +274,23 @@ impl Submission {
             Err(error) => return Some(Err(self.failed(error))),
         };
         if found.task.is_some() {
-            let is_ours = found.record().is_some_and(|record| record.nonce == self.record.nonce);
-            return Some(if is_ours { Ok(self.submitted()) } else { Err(SubmitError::Exists) });
+            let record = found.record();
+            if record.as_ref().is_some_and(|record| record.nonce == self.record.nonce) {
+                return Some(Ok(()));
+            }
+            let state = found.state().map_or(TaskState::Runnable, |record| record.state.kind());
+            // A version before 0.2 submitted a finished task again, and marked it.
+            let is_finished = record.is_some_and(|record| record.ended) && state.is_terminal();
+            return Some(Err(if is_finished {
+                SubmitTaskError::Finished(state)
+            } else {
+                SubmitTaskError::Exists(state)
+            }));
         }
-        let known = self.before.map(|(revision, _)| revision);
+        let known = self.before.as_ref().map(|before| before.modified);
         if let Some(lost) = self.lost.take_if(|_| known != found.state.as_ref().map(|pair| pair.modified)) {
             // The state was changed since: perhaps by a worker that ran this very task to its end.
-            return Some(Err(SubmitError::Unknown(lost)));
+            return Some(Err(SubmitTaskError::Unknown(lost)));
         }
         if self.tries >= TRIES_MAX {
             return Some(Err(self.failed(contended())));
@@ -316,25 +298,24 @@ impl Submission {
         self.before = match &found.state {
             None => None,
             Some(pair) => match StateRecord::decode(&pair.value) {
-                Err(bad) => return Some(Err(SubmitError::UnreadableState(bad.reason()))),
-                Ok(_) => Some((modified(found.state.as_ref()), found.ended())),
+                Err(bad) => return Some(Err(SubmitTaskError::UnreadableState(bad.reason()))),
+                Ok(record) if record.state.is_terminal() && !self.rerun => {
+                    return Some(Err(SubmitTaskError::Finished(record.state.kind())));
+                }
+                Ok(_) => Some(EarlierState {
+                    modified: modified(found.state.as_ref()),
+                    entry: found.entry(&self.layout, &self.task),
+                }),
             },
         };
         None
     }
 
     /// A definite failure now is no failure of an earlier request without a reply.
-    fn failed(&mut self, error: StoreError) -> SubmitError {
+    fn failed(&mut self, error: StoreError) -> SubmitTaskError {
         match self.lost.take() {
-            Some(lost) => SubmitError::Unknown(lost),
-            None => SubmitError::Store(error),
-        }
-    }
-
-    fn submitted(&self) -> Submitted {
-        match self.before {
-            Some((_, Some(ending))) => Submitted::Ended(ending),
-            Some((_, None)) | None => Submitted::Accepted,
+            Some(lost) => SubmitTaskError::Unknown(lost),
+            None => SubmitTaskError::Store(error),
         }
     }
 }

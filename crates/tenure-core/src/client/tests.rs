@@ -91,13 +91,13 @@ impl ClientWorld {
 
     fn submit(&mut self, name: &str) {
         let mut submit = SubmitTasks::default();
-        let task = NewTask::new(task(name)).props_text("1").unwrap();
+        let task = TaskSpec { props: Some("1".into()), ..TaskSpec::new(task(name)) };
         submit.push(&self.layout.clone(), task, "n".to_owned(), NOW);
         while !submit.is_done() {
             let replies: Vec<_> = submit.txns().iter().map(|txn| self.apply(txn)).collect();
             submit.handle(replies);
         }
-        assert!(matches!(submit.into_results()[..], [Ok(Submitted::Accepted)]));
+        assert!(matches!(submit.into_results()[..], [Ok(())]));
     }
 
     /// The task ends, as a worker ends it.
@@ -206,10 +206,10 @@ fn lost_command_to_ended_task_is_unknown() {
             shop.end("t");
         }
     });
-    assert!(matches!(sent, Err(CommandError::Unknown(_))), "{sent:?}");
+    assert!(matches!(sent, Err(SendCommandError::Unknown(_))), "{sent:?}");
     let (_, send) = shop.pause("t");
     let refused = shop.run(send, RequestFault::Works, nothing);
-    assert!(matches!(refused, Err(CommandError::Ended(TaskState::Failed))), "{refused:?}");
+    assert!(matches!(refused, Err(SendCommandError::Ended(TaskState::Failed))), "{refused:?}");
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn third_lost_command_is_unknown() {
                 ExchangeStep::Send => {}
                 ExchangeStep::Retry(_) => break,
                 ExchangeStep::Done(sent) => {
-                    assert!(n == 2 && matches!(sent, Err(CommandError::Unknown(_))), "{n} {sent:?}");
+                    assert!(n == 2 && matches!(sent, Err(SendCommandError::Unknown(_))), "{n} {sent:?}");
                     break;
                 }
             }
@@ -244,7 +244,7 @@ fn command_against_many_clients_is_contended() {
     let sent = shop.run(send, RequestFault::Works, |shop, _| {
         shop.put(&Key::TaskCommand(task("t")), r#"{"command":"run"}"#);
     });
-    assert!(matches!(&sent, Err(CommandError::Store(error)) if error.is_retryable()), "{sent:?}");
+    assert!(matches!(&sent, Err(SendCommandError::Store(error)) if error.is_retryable()), "{sent:?}");
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn lost_command_to_node_that_left_is_unknown() {
             shop.apply(&Txn::new().then(Op::delete(key.clone()))).unwrap();
         }
     });
-    assert!(matches!(sent, Err(NodeCommandError::Unknown(_))), "{sent:?}");
+    assert!(matches!(sent, Err(SendNodeCommandError::Unknown(_))), "{sent:?}");
 }
 
 #[test]
@@ -357,10 +357,13 @@ fn reply_to_command_is_waiting_result_or_gone() {
     shop.run(send, RequestFault::Works, nothing).unwrap();
     let key = shop.layout.encode(&Key::TaskCommand(task("t")));
     let read = ReadCommandReply::new(&shop.layout, id.clone(), key.clone());
-    assert_eq!(shop.run(read.clone(), RequestFault::LosesReply(0), nothing).unwrap(), CommandReply::Waiting);
+    assert_eq!(
+        shop.run(read.clone(), RequestFault::LosesReply(0), nothing).unwrap(),
+        CommandReadback::Waiting
+    );
     shop.apply(&Txn::new().then(Op::delete(key))).unwrap();
-    assert_eq!(shop.run(read.clone(), RequestFault::Works, nothing).unwrap(), CommandReply::Gone);
+    assert_eq!(shop.run(read.clone(), RequestFault::Works, nothing).unwrap(), CommandReadback::Gone);
     let result = ResultRecord::new(NodeId::parse("w").unwrap(), CommandOutcome::Done, NOW);
     shop.put(&Key::CommandResult(id), result.encode());
-    assert_eq!(shop.run(read, RequestFault::Works, nothing).unwrap(), CommandReply::Result(result));
+    assert_eq!(shop.run(read, RequestFault::Works, nothing).unwrap(), CommandReadback::Result(result));
 }

@@ -18,7 +18,7 @@ pub trait TaskWrite {
     type Output: Clone;
     /// Why it was not done.
     type Error;
-    /// What is remembered of a transaction whose reply may be lost.
+    /// What is remembered of a transaction that may lose its reply.
     type Trace;
 
     /// One more key that must be read to decide.

@@ -27,7 +27,7 @@ fn fold(parts: &[ClusterPart]) -> ClusterFold {
 }
 
 #[test]
-fn members_frozen_nodes_and_commands_are_told_apart() {
+fn members_frozen_nodes_and_commands_are_separate() {
     let mut fold = fold(&[ClusterPart::Members]);
     fold.handle([
         pair("nodes/a", r#"{"state":"ready"}"#, 1),
@@ -51,7 +51,7 @@ fn members_frozen_nodes_and_commands_are_told_apart() {
 
 /// Read with their records or without, the tasks have the same owners.
 #[test]
-fn owners_are_the_same_with_and_without_the_tasks() {
+fn owners_do_not_depend_on_task_records() {
     let pairs = [
         pair("tasks/x", "{}", 1),
         pair("tasks/x/owner", r#"{"node":"a"}"#, 2),
@@ -75,7 +75,7 @@ fn owners_are_the_same_with_and_without_the_tasks() {
 }
 
 #[test]
-fn states_are_read_only_of_tasks_that_are_there() {
+fn states_are_read_of_existing_tasks() {
     let mut fold = fold(&[ClusterPart::States]);
     assert!(fold.parts().contains(&ClusterPart::Tasks), "states need the tasks");
     fold.handle([pair("tasks/x", "{}", 1), pair("tasks/y", "{}", 2)]);

@@ -1,4 +1,5 @@
-//! Why a store refuses access: credentials, a missing grant, or TLS. Each names what an operator must change.
+//! Why a store refuses access: credentials, a missing grant, or TLS. Each names what an operator
+//! must change.
 
 use std::fmt;
 
@@ -108,7 +109,8 @@ impl fmt::Display for KeyRange {
 }
 
 impl KeyRange {
-    /// Whether it is all keys with one beginning: its end is that beginning with the last byte one higher.
+    /// Whether it is all keys with one beginning: its end is that beginning with the last byte one
+    /// higher.
     fn is_prefix(&self) -> bool {
         match (self.key.split_last(), self.end.split_last()) {
             (Some((last, first)), Some((end_last, end_first))) => {

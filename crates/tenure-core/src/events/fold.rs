@@ -53,9 +53,9 @@ pub struct EventFold {
     revoked: BTreeMap<LeaseId, AuditRecord>,
 }
 
-/// What the changes of one revision say together.
+/// The changes of one revision, by what they mean together.
 #[derive(Default)]
-struct RevisionBatch {
+struct RevisionChanges {
     deleted: BTreeSet<TaskId>,
     states: BTreeMap<TaskId, StateRecord>,
     owners: BTreeMap<TaskId, OwnerRecord>,
@@ -66,7 +66,7 @@ struct RevisionBatch {
     resignations: BTreeMap<Token, ResignationRecord>,
 }
 
-impl RevisionBatch {
+impl RevisionChanges {
     /// The record of this action on this target.
     fn audit(&self, action: AuditAction, target: &str) -> Option<&AuditRecord> {
         self.audits.iter().find(|audit| audit.action == action && audit.target == target)
@@ -128,8 +128,8 @@ impl EventFold {
         events
     }
 
-    fn gather(&self, changes: &[Change]) -> RevisionBatch {
-        let mut batch = RevisionBatch::default();
+    fn gather(&self, changes: &[Change]) -> RevisionChanges {
+        let mut batch = RevisionChanges::default();
         for change in changes {
             match (self.layout.parse(change.key()), change) {
                 (Some(Key::Task(task)), Change::Delete { .. }) => drop(batch.deleted.insert(task)),
@@ -170,7 +170,7 @@ impl EventFold {
     }
 
     /// What one change means, beside the others of its revision.
-    fn event(&self, change: &Change, batch: &RevisionBatch) -> Option<Event> {
+    fn event(&self, change: &Change, batch: &RevisionChanges) -> Option<Event> {
         let Some(key) = self.layout.parse(change.key()) else { return self.unknown_key(change) };
         let revision = change.revision();
         match key {
@@ -220,11 +220,11 @@ impl EventFold {
         Some(Event::new(pair.modified, EventKind::UnknownKey { among, key: pair.key.clone() }))
     }
 
-    /// Who holds and who leads after these changes and did not before.
+    /// New holders and leaders after these changes.
     fn queue_events(
         &mut self,
         changes: &[Change],
-        batch: &RevisionBatch,
+        batch: &RevisionChanges,
         revision: Revision,
         events: &mut Vec<Event>,
     ) {
@@ -248,7 +248,13 @@ impl EventFold {
         }
     }
 
-    fn lock_events(&self, name: &LockName, turn: &QueueTurn, batch: &RevisionBatch, events: &mut Vec<Event>) {
+    fn lock_events(
+        &self,
+        name: &LockName,
+        turn: &QueueTurn,
+        batch: &RevisionChanges,
+        events: &mut Vec<Event>,
+    ) {
         let event = |event| Event::new(turn.revision, EventKind::Lock { name: name.clone(), event });
         for (token, one) in turn.gone() {
             let broken = batch.audit(AuditAction::BreakLock, name.as_str());
@@ -270,7 +276,7 @@ impl EventFold {
         &mut self,
         name: &ElectionName,
         turn: &QueueTurn,
-        batch: &RevisionBatch,
+        batch: &RevisionChanges,
         events: &mut Vec<Event>,
     ) {
         let event = |event| Event::new(turn.revision, EventKind::Election { name: name.clone(), event });
@@ -316,7 +322,7 @@ impl QueueTurn {
     }
 }
 
-fn task_event(id: TaskId, change: &Change, batch: &RevisionBatch) -> Option<Event> {
+fn task_event(id: TaskId, change: &Change, batch: &RevisionChanges) -> Option<Event> {
     let revision = change.revision();
     let task = |id, event| Event::new(revision, EventKind::Task { id, event });
     match change {
@@ -346,7 +352,7 @@ fn task_event(id: TaskId, change: &Change, batch: &RevisionBatch) -> Option<Even
     }
 }
 
-fn owner_event(id: TaskId, change: &Change, batch: &RevisionBatch) -> Option<Event> {
+fn owner_event(id: TaskId, change: &Change, batch: &RevisionChanges) -> Option<Event> {
     let event = match change {
         Change::Put { pair, .. } => TaskEvent::Claimed {
             node: OwnerRecord::decode(&pair.value).ok().map(|owner| owner.node),
@@ -362,7 +368,7 @@ fn owner_event(id: TaskId, change: &Change, batch: &RevisionBatch) -> Option<Eve
     Some(Event::new(change.revision(), EventKind::Task { id, event }))
 }
 
-fn state_event(id: TaskId, change: &Change, batch: &RevisionBatch) -> Option<Event> {
+fn state_event(id: TaskId, change: &Change, batch: &RevisionChanges) -> Option<Event> {
     let revision = change.revision();
     match change {
         Change::Put { previous, .. } => {

@@ -1,4 +1,5 @@
-//! Who is the first in each queue. Which key holds or leads is computed and not stored, so it is computed again after every change.
+//! The first key of each queue. Which key holds or leads is computed and not stored, so it is
+//! computed again after every change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn lapsed_term_is_bounded_by_ttl_and_known_times() {
+    fn lapsed_term_is_bounded() {
         let lapsed = |ttl: Option<u64>, not_before: Option<u64>| {
             let ttl = ttl.map(Duration::from_secs);
             let ending = TermEnding::Lapsed { ttl, not_before: not_before.map(Timestamp) };

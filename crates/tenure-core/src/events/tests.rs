@@ -1,4 +1,5 @@
-//! The fold on short histories: what is one event, who is named, and what a seed is for.
+//! The fold on short histories: which changes are one event, which process is named, and what a
+//! seed is for.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +70,7 @@ fn fold() -> EventFold {
 }
 
 /// A place in a queue; those of greater numbers are later in key order.
-fn place(queue: &str, n: u64) -> String {
+fn queue_key(queue: &str, n: u64) -> String {
     format!("{queue}/{n:x}-{n:016x}")
 }
 
@@ -93,7 +94,7 @@ fn elections(events: &[Event]) -> Vec<&ElectionEvent> {
 }
 
 #[test]
-fn end_of_a_task_is_one_event_of_its_transaction() {
+fn task_end_is_one_event() {
     let (mut history, mut fold) = (EventHistory::default(), fold());
     fold.handle(&history.txn([put("tasks/x", "{}")]));
     fold.handle(&history.txn([put("tasks/x/owner", r#"{"node":"w"}"#)]));
@@ -112,15 +113,15 @@ fn end_of_a_task_is_one_event_of_its_transaction() {
 }
 
 #[test]
-fn broken_lock_names_its_author_and_a_released_one_does_not() {
+fn broken_lock_names_its_author() {
     let audit = |token: i64| {
         let record = r#"{"action":"break_lock","target":"l","reason":"stuck","at":9000,"token":"#;
         put("audit/01890000-0000-7000-8000-000000000001", &format!("{record}{token}}}"))
     };
     for (token, is_broken) in [(1, true), (99, false)] {
         let (mut history, mut fold) = (EventHistory::default(), fold());
-        fold.handle(&history.txn([put(&place("locks/l", 1), &holder("a"))]));
-        let events = fold.handle(&history.txn([delete(&place("locks/l", 1)), audit(token)]));
+        fold.handle(&history.txn([put(&queue_key("locks/l", 1), &holder("a"))]));
+        let events = fold.handle(&history.txn([delete(&queue_key("locks/l", 1)), audit(token)]));
         let [Event { kind: EventKind::Lock { event, .. }, audit, at, .. }] = &events[..] else {
             panic!("{events:?}")
         };
@@ -132,9 +133,9 @@ fn broken_lock_names_its_author_and_a_released_one_does_not() {
 
 /// The first key may belong to a dead process, so only its own mark shows that it leads.
 #[test]
-fn candidate_that_waited_leads_when_it_marks_its_key() {
+fn waiting_candidate_leads_when_key_is_marked() {
     let (mut history, mut fold) = (EventHistory::default(), fold());
-    let (a, b) = (place("elections/e", 2), place("elections/e", 1));
+    let (a, b) = (queue_key("elections/e", 2), queue_key("elections/e", 1));
     let first = fold.handle(&history.txn([put(&a, &candidate("a", ""))]));
     assert!(matches!(elections(&first)[..], [ElectionEvent::LeaderElected { previous: None, .. }]));
     assert_eq!(fold.handle(&history.txn([put(&b, &candidate("b", ""))])), []);
@@ -156,15 +157,15 @@ fn candidate_that_waited_leads_when_it_marks_its_key() {
 
 /// A reader that begins later is shown the same: the fold depends on the history and the seed alone.
 #[test]
-fn seeded_fold_continues_as_one_that_has_seen_everything() {
+fn seeded_fold_equals_complete_fold() {
     let mut history = EventHistory::default();
     let ops = |n: u64| match n % 6 {
         // The keys sort against the order of their creation.
-        0 | 1 => vec![put(&place("locks/l", 50 - n), &holder(&n.to_string()))],
-        2 => vec![delete(&place("locks/l", 50 - (n - 2)))],
-        3 => vec![put(&place("elections/e", 50 - n), &candidate(&n.to_string(), ""))],
-        4 => vec![put(&place("elections/e", 50 - n), &candidate(&n.to_string(), ""))],
-        _ => vec![put("tasks/x", "{}"), delete(&place("locks/l", 50 - (n - 4)))],
+        0 | 1 => vec![put(&queue_key("locks/l", 50 - n), &holder(&n.to_string()))],
+        2 => vec![delete(&queue_key("locks/l", 50 - (n - 2)))],
+        3 => vec![put(&queue_key("elections/e", 50 - n), &candidate(&n.to_string(), ""))],
+        4 => vec![put(&queue_key("elections/e", 50 - n), &candidate(&n.to_string(), ""))],
+        _ => vec![put("tasks/x", "{}"), delete(&queue_key("locks/l", 50 - (n - 4)))],
     };
     let mut whole = fold();
     let (mut seeds, mut batches, mut events) = (Vec::new(), Vec::new(), Vec::new());
@@ -191,7 +192,7 @@ fn unreadable_values_are_events_and_never_quoted() {
     for key in ["tasks/x", "tasks/x/owner", "commands/x", "tasks/x/else", "frozen/w", "audit/x", "state/x"] {
         events.extend(fold.handle(&history.txn([put(key, "s3cret")])));
     }
-    events.extend(fold.handle(&history.txn([put(&place("locks/l", 1), "s3cret")])));
+    events.extend(fold.handle(&history.txn([put(&queue_key("locks/l", 1), "s3cret")])));
     let task = |event| EventKind::Task { id: TaskId::parse("x").unwrap(), event };
     let kinds: Vec<&EventKind> = events.iter().map(|event| &event.kind).collect();
     assert!(matches!(kinds[0], EventKind::Task { event: TaskEvent::Unreadable { .. }, .. }), "{events:?}");

@@ -14,8 +14,8 @@ use crate::revision::{RequestId, Revision, Token};
 /// An output for the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ExclusiveKeyOutput {
-    /// Registers the key through the session, which creates it and overwrites no other process's. Only if the session does not keep the
-    /// key registered already.
+    /// Registers the key through the session, which creates it and overwrites no other process's.
+    /// Only if the session does not keep the key registered already.
     Create {
         /// The registration.
         epoch: RequestId,
@@ -31,7 +31,8 @@ pub enum ExclusiveKeyOutput {
     },
     /// Unregisters the key. The session deletes it if it is under one of its leases.
     Withdraw,
-    /// Reads the key with a [`ReadKey`](super::ReadKey), for [`ExclusiveKey::handle_read`](super::ExclusiveKey::handle_read).
+    /// Reads the key with a [`ReadKey`](super::ReadKey), for
+    /// [`ExclusiveKey::handle_read`](super::ExclusiveKey::handle_read).
     Read,
 }
 
@@ -59,7 +60,8 @@ pub enum RegisterReply {
 pub struct SessionView {
     /// Whether it is closed.
     pub is_closed: bool,
-    /// The lease of [`ExclusiveKey::lease`](super::ExclusiveKey::lease), if the session is live and holds it at this moment.
+    /// The lease of [`ExclusiveKey::lease`](super::ExclusiveKey::lease), if the session is live and
+    /// holds it at this moment.
     pub held: Option<LeaseId>,
     /// Whether it keeps the key registered, for this owner or for another one.
     pub has_key: bool,
@@ -105,9 +107,9 @@ pub enum ExclusiveKeyError {
 pub enum RegistrationStatus {
     /// It is registered, under this token, and its lease is valid.
     Member(Token),
-    /// Its lease was lost or its key was deleted: it must not act as a member. The session is trying to register it again; a
-    /// return is a [`RegistrationStatus::Member`] with the same token if no other process could have had the id meanwhile, and with a
-    /// larger one otherwise.
+    /// Its lease was lost or its key was deleted: it must not act as a member. The session is
+    /// trying to register it again; a return is a [`RegistrationStatus::Member`] with the same
+    /// token if no other process could have had the id meanwhile, and with a larger one otherwise.
     Lost,
     /// Another process has the id. Final: the session does not register it again.
     Displaced(ReplacedBy),
@@ -152,7 +154,8 @@ pub enum UpdateError {
     /// It has left, or its session was closed.
     #[error("it has left already")]
     Left,
-    /// The store did not reply in time. The change is still registered and will be stored when the store replies.
+    /// The store did not reply in time. The change is still registered and will be stored when the
+    /// store replies.
     #[error("the store did not take the change within {within:?}; it will be made when the store answers")]
     NotYet {
         /// The bound.

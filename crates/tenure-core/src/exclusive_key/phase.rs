@@ -18,7 +18,8 @@ use super::{
 pub(super) enum OwnershipPhase {
     /// Waits until the key is read as free.
     Waiting,
-    /// Another process created the key first. A read shows which, or that it is gone again: what the feed shows meanwhile may be older.
+    /// Another process created the key first. A read shows which, or that it is gone again: what
+    /// the feed shows meanwhile may be older.
     Rereading,
     /// The session registers the key.
     Registering,
@@ -26,7 +27,8 @@ pub(super) enum OwnershipPhase {
     Confirming { since: Revision },
     /// The key is this owner's, or the session is registering it again.
     Kept,
-    /// The session found another process's key and does not register this one any more. A read shows which.
+    /// The session found another process's key and does not register this one any more. A read
+    /// shows which.
     Replaced,
     /// The key is withdrawn, and has to be deleted by this moment.
     Leaving { until: Moment },

@@ -21,7 +21,8 @@ impl ReadKey {
 }
 
 impl Exchange for ReadKey {
-    /// The key, if it exists, and the revision it was read at. An error is one that no retry can mend.
+    /// The key, if it exists, and the revision it was read at. An error is one that no retry can
+    /// mend.
     type Output = Result<(Option<KeyValue>, Revision), StoreError>;
 
     fn request(&self) -> StoreRequest {

@@ -74,7 +74,8 @@ fn free_key_is_taken_and_left() {
     assert!(matches!(world.processes[0].notices.last(), Some(ExclusiveKeyEvent::Left)));
 }
 
-/// The session's put is applied and every reply to it lost: the stored nonce shows that the key is this owner's.
+/// The session's put is applied and every reply to it lost: the stored nonce shows that the key is
+/// this owner's.
 #[test]
 fn lost_create_reply_is_settled_by_the_nonce() {
     let mut world = ExclusiveKeyWorld::new(1, 0);
@@ -122,7 +123,8 @@ fn key_of_another_process_is_not_taken() {
     }
 }
 
-/// Both read the key as free; the other is faster. What the feed shows before the read may be older than that.
+/// Both read the key as free; the other is faster. What the feed shows before the read may be older
+/// than that.
 #[test]
 fn faster_process_is_found_by_a_read() {
     let (mut key, epoch) = registering();
@@ -182,7 +184,8 @@ fn lapsed_lease_ends_status_before_expiry() {
     assert!(matches!(world.status(0), RegistrationStatus::Lost));
 }
 
-/// A process that was killed and started again waits for its own former key, and never takes it for its own.
+/// A process that was killed and started again waits for its own former key, and never takes it for
+/// its own.
 #[test]
 fn rejoin_waits_for_the_former_key() {
     let mut world = ExclusiveKeyWorld::new(2, 0);
@@ -338,7 +341,8 @@ fn only_permanent_errors_end_a_read() {
     assert!(matches!(read.handle(Err(StoreError::Closed)), ExchangeStep::Done(Err(_))));
 }
 
-/// Lost and late requests, lapsed leases, feeds that break: no two processes own the key at one moment.
+/// Lost and late requests, lapsed leases, feeds that break: no two processes own the key at one
+/// moment.
 #[test]
 fn random_faults_keep_one_owner() {
     let mut taken = 0;
@@ -354,7 +358,8 @@ fn random_faults_keep_one_owner() {
     assert!(taken > 10_000, "the worlds are idle: {taken}");
 }
 
-/// Other clients revoke leases, delete the key and overwrite it: a token still has one owner, and a leave leaves no key.
+/// Other clients revoke leases, delete the key and overwrite it: a token still has one owner, and a
+/// leave leaves no key.
 #[test]
 fn random_interference_shares_no_token() {
     for seed in 0..400 {

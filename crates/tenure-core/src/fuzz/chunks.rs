@@ -1,4 +1,5 @@
-//! The chunker: every operation once, in order, within limits, in as few transactions as that takes.
+//! The chunker: every operation once, in order, within limits, in as few transactions as that
+//! takes.
 
 use crate::chunk::chunks;
 use crate::error::StoreError;
@@ -6,7 +7,7 @@ use crate::kv::{Get, Selection};
 use crate::limits::Limits;
 use crate::txn::{Op, Txn};
 
-/// What is tried: ours, or one that a test has broken.
+/// The chunker under test: the real one, or one that a test has broken.
 type Chunker = dyn Fn(Vec<Op>, &Limits) -> Result<Vec<Txn>, StoreError>;
 
 /// Two bytes of limits, and then operations: what, how large, and a key up to the next 0.
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunker_that_counts_one_too_many_is_found() {
+    fn chunker_exceeding_the_limit_is_found() {
         let broken = |ops: Vec<Op>, limits: &Limits| {
             chunks(ops, &Limits { txn_ops_max: limits.txn_ops_max + 1, ..*limits })
         };
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunker_that_forgets_the_last_operation_of_many_is_found() {
+    fn chunker_dropping_an_operation_is_found() {
         let broken = |mut ops: Vec<Op>, limits: &Limits| {
             if ops.len() > 5 {
                 ops.pop();

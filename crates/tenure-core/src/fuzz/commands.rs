@@ -1,11 +1,11 @@
-//! Commands: what people and other programs send is understood or refused with a reason that can be shown.
+//! Commands: input of users and other programs is read, or refused with a printable reason.
 
 use super::records;
 use crate::command::{InvalidCommand, NodeCommand};
 use crate::record::{CommandRecord, Record};
 use crate::task::TaskMessage;
 
-/// A command that is understood means the same after it was written and read again.
+/// A command that was read means the same after it was written and read again.
 pub(super) fn command(bytes: &[u8]) -> String {
     let seen = records::record::<CommandRecord>(bytes);
     let Ok(record) = CommandRecord::decode(bytes) else { return seen };
@@ -21,12 +21,12 @@ pub(super) fn command(bytes: &[u8]) -> String {
     }
     format!(
         "{} / {}",
-        said(node.map(|command| command.to_string())),
-        said(task.map(|task| task.kind().as_str().to_owned()))
+        outcome(node.map(|command| command.to_string())),
+        outcome(task.map(|task| task.kind().as_str().to_owned()))
     )
 }
 
-fn said(parsed: Result<String, InvalidCommand>) -> String {
+fn outcome(parsed: Result<String, InvalidCommand>) -> String {
     match parsed {
         Ok(name) => name,
         Err(bad) => {

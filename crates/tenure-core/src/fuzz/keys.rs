@@ -1,4 +1,5 @@
-//! Keys and names: what is no key of ours concerns nobody, and no name reaches another's keys.
+//! Keys and names: a foreign key is never taken for a key of the layout, and no name reaches
+//! another name's keys.
 
 use crate::id::{
     ClaimId, CommandId, ElectionName, InstanceId, LockName, NAME_BYTES_MAX, Namespace, NodeId, RegistryKey,
@@ -8,7 +9,8 @@ use crate::kv::Selection;
 use crate::layout::{Key, Layout, QueueKey, folder_name};
 use crate::lease::LeaseId;
 
-/// A namespace up to the first line break, which no key has, and then a key; `shop/eu` if there is no line break.
+/// A namespace up to the first line break, which no key has, and then a key; `shop/eu` if there is
+/// no line break.
 pub(super) fn key(bytes: &[u8]) -> String {
     let at = bytes.iter().position(|byte| *byte == b'\n');
     let (namespace, key) = at.map_or((&b"shop/eu"[..], bytes), |at| (&bytes[..at], &bytes[at + 1..]));
@@ -22,7 +24,7 @@ pub(super) fn key(bytes: &[u8]) -> String {
     })
 }
 
-/// Whatever is read as a key was written exactly so, and lies below its root.
+/// A key that is read was written exactly so, and is below its root.
 fn in_one_spelling(
     bytes: &[u8],
     root: &str,
@@ -45,7 +47,7 @@ fn in_one_spelling(
     format!("{} {slashes}", format!("{key:?}").split('(').next().unwrap_or_default())
 }
 
-/// A name in every place of every key.
+/// A name in each position of each key.
 pub(super) fn name(bytes: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(bytes) else { return "no text".to_owned() };
     if let Some(place) = QueueKey::parse(text) {
@@ -63,7 +65,7 @@ pub(super) fn name(bytes: &[u8]) -> String {
         Ok(task) => {
             assert_eq!(task.as_str(), text);
             assert!(text.len() <= NAME_BYTES_MAX && !text.contains(char::is_control));
-            in_every_place(text);
+            in_every_position(text);
             format!(
                 "a name with {} and {}",
                 text.matches('/').count().min(3),
@@ -79,7 +81,7 @@ pub(super) fn name(bytes: &[u8]) -> String {
     }
 }
 
-fn in_every_place(text: &str) {
+fn in_every_position(text: &str) {
     let layout = Layout::new(&Namespace::parse("shop").expect("a namespace"));
     let command = CommandId::parse("0190a000-0000-7000-8000-0123456789ab").expect("a UUID");
     let place = QueueKey { lease: LeaseId::from_random([1; 8]), nonce: 1 };
@@ -141,7 +143,7 @@ mod tests {
 
     /// `%2f` for `%2F` would give one task two keys.
     #[test]
-    fn a_parser_that_takes_a_second_spelling_is_found() {
+    fn parser_accepting_second_encoding_is_found() {
         let layout = Layout::new(&Namespace::parse("shop").unwrap());
         let lenient = |bytes: &[u8]| {
             let text = String::from_utf8_lossy(bytes).replace("%2f", "%2F");

@@ -1,4 +1,5 @@
-//! Stored records: whatever lies under our keys is read or refused, and what is read survives being written back.
+//! Stored records: any value under a key of the layout is read or refused, and a record that was
+//! read survives being written back.
 
 use std::fmt::Debug;
 
@@ -35,10 +36,10 @@ pub(super) fn result(bytes: &[u8]) -> String {
     record::<ResultRecord>(bytes)
 }
 
-/// A glance at a record never contradicts the whole of it.
+/// The fast way to read a record never contradicts the full one.
 pub(super) fn candidate(bytes: &[u8]) -> String {
-    if let (Some(glance), Ok(whole)) = (CandidateRecord::priority_of(bytes), CandidateRecord::decode(bytes)) {
-        assert_eq!(glance, whole.priority, "a glance says another priority");
+    if let (Some(fast), Ok(whole)) = (CandidateRecord::priority_of(bytes), CandidateRecord::decode(bytes)) {
+        assert_eq!(fast, whole.priority, "the fast decoder reads another priority");
     }
     record::<CandidateRecord>(bytes)
 }
@@ -87,7 +88,8 @@ pub(super) fn record<R: Record + PartialEq + Debug>(bytes: &[u8]) -> String {
     match quick {
         Ok(record) => {
             let again = record.encode();
-            // Escapes may be longer than what they stand for, and a record at the limit then is above it.
+            // Escapes may be longer than their characters, and a record at the limit then exceeds
+            // it.
             if again.len() <= RECORD_BYTES_MAX {
                 assert_eq!(R::decode(&again).expect("what was read can be written"), record);
                 assert_eq!(R::decode(&again).expect("as before").encode(), again, "it has one spelling");
@@ -97,14 +99,14 @@ pub(super) fn record<R: Record + PartialEq + Debug>(bytes: &[u8]) -> String {
         }
         Err(bad) => {
             assert!(!bad.reason().contains("canary"), "a reason never shows what was stored");
-            word(&bad)
+            error_kind(&bad)
         }
     }
 }
 
-/// A field of a newer program is no reason to refuse a record, and is still there when it is written back.
+/// A field of a newer program is no reason to refuse a record, and is kept when it is written back.
 fn keeps_what_it_does_not_know<R: Record>(bytes: &[u8]) {
-    // An empty value may stand for a record, and has no fields.
+    // An empty value may be a record, and has no fields.
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
     let mut fields: Map<String, Value> = serde_json::from_slice(bytes).expect("a record is an object");
     fields.insert("of a newer program".to_owned(), serde_json::json!({"a": [1, null, "x"]}));
@@ -117,7 +119,7 @@ fn keeps_what_it_does_not_know<R: Record>(bytes: &[u8]) {
     assert_eq!(again.get("of a newer program"), fields.get("of a newer program"), "an unknown field is lost");
 }
 
-/// Which fields a record has, and of what kind they are.
+/// The fields of a record and their types.
 fn shape(bytes: &[u8]) -> String {
     let fields: Map<String, Value> = serde_json::from_slice(bytes).expect("a record is an object");
     let kind = |value: &Value| match value {
@@ -136,8 +138,8 @@ fn shape(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// What is wrong, without the numbers and texts that make every input another.
-fn word(bad: &InvalidRecord) -> String {
+/// The error without the numbers and texts that differ between inputs.
+fn error_kind(bad: &InvalidRecord) -> String {
     let text = match bad {
         InvalidRecord::Malformed(error) => error.to_string(),
         InvalidRecord::TooLarge(_) | InvalidRecord::Newer { .. } => bad.to_string(),
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_written_in_fewer_bits_than_it_is_read_is_found() {
+    fn field_written_with_fewer_bits_is_found() {
         #[derive(PartialEq, Debug, Serialize, Deserialize)]
         struct Narrow {
             #[serde(serialize_with = "narrow")]
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_way_that_differs_from_the_patient_one_is_found() {
+    fn differing_fast_decoder_is_found() {
         #[derive(PartialEq, Debug, Serialize, Deserialize)]
         struct Hasty {
             #[serde(default)]

@@ -1,11 +1,11 @@
-//! Times as people type them and as they are shown.
+//! Times, as users type them and as they are printed.
 
 use crate::record::Timestamp;
 
-/// The last moment of the year 9999; later years have five digits, which RFC 3339 does not know.
+/// The last moment of the year 9999. Later years have five digits, which RFC 3339 does not allow.
 const READABLE_MAX: Timestamp = Timestamp(253_402_300_799_999);
 
-/// What is shown is read back, and every number is shown somehow.
+/// Every number is printed, and what is printed is read back.
 pub(super) fn time(bytes: &[u8]) -> String {
     let mut number = [0; 8];
     let len = bytes.len().min(8);

@@ -1,4 +1,5 @@
-//! The ids of commands: they sort by the time at which they were made, so a listing of commands is a queue.
+//! Ids of commands. They sort by the time at which they were made, so a listing of commands is a
+//! queue.
 
 use std::fmt;
 
@@ -7,20 +8,20 @@ use serde::{Deserialize, Serialize};
 use super::{InvalidName, NAME_BYTES_MAX, check};
 use crate::record::Timestamp;
 
-/// The id of a command. Those that this program makes are UUIDs of version 7, so that they sort by the time they were made; a command that
-/// another program or a person stores may have any name.
+/// The id of a command. This program makes UUIDs of version 7, which sort by time. A command that
+/// another program or an operator stores may have any name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CommandId(String);
 
 impl CommandId {
-    /// Reads an id; refuses what is empty, too long or has control characters.
+    /// Reads an id. Refuses an empty one, a too long one, and control characters.
     pub fn parse(text: &str) -> Result<CommandId, InvalidName> {
         check(text, NAME_BYTES_MAX)?;
         Ok(CommandId(text.to_owned()))
     }
 
-    /// The first id that could be made at this time: every id that was made before sorts before it.
+    /// The smallest id of this time: every id that was made before sorts before it.
     pub fn first_at(time: Timestamp) -> CommandId {
         CommandIds::default().next(time, [0; 8])
     }
@@ -51,12 +52,13 @@ impl fmt::Display for CommandId {
     }
 }
 
-/// Makes ids, each larger than the one before, whatever the clock does.
+/// Makes ids, each larger than the one before, even if the clock goes back.
 ///
-/// The dice are the caller's. Two senders agree on an order only as well as their clocks do.
+/// The caller passes the random bytes. The ids of two senders are ordered only as well as their
+/// clocks agree.
 #[derive(Clone, Debug, Default)]
 pub struct CommandIds {
-    /// The time of the newest id, in ms, and how many of that time came before it.
+    /// The time of the newest id, in ms, and the number of ids with that time.
     newest: (u64, u16),
 }
 
@@ -64,7 +66,7 @@ pub struct CommandIds {
 const COUNT_END: u16 = 1 << 12;
 
 impl CommandIds {
-    /// The next id, made at this time, with random bytes of its own.
+    /// Returns the next id, made at this time, with these random bytes.
     pub fn next(&mut self, now: Timestamp, random: [u8; 8]) -> CommandId {
         let (ms, count) = self.newest;
         self.newest = if now.0 > ms {
@@ -72,7 +74,7 @@ impl CommandIds {
         } else if count + 1 < COUNT_END {
             (ms, count + 1)
         } else {
-            // More than four thousand in a millisecond borrow from the next one.
+            // More than four thousand in a millisecond use the next one.
             (ms.saturating_add(1), 0)
         };
         let (ms, count) = self.newest;
@@ -99,9 +101,10 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_one_sender_sort_in_the_order_they_were_made() {
+    fn ids_of_one_sender_sort_by_time() {
         let mut ids = CommandIds::default();
-        // A clock that stands still for ten thousand ids, goes back an hour, and goes on.
+        // A clock that does not advance for ten thousand ids, goes back an hour, and then runs
+        // again.
         let times =
             std::iter::repeat_n(5_000_000, 10_000).chain([1_400_000, 1_400_001, 5_000_001, 9_000_000]);
         let made: Vec<CommandId> =
@@ -111,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_beyond_all_reason_makes_a_well_formed_id() {
+    fn extreme_clock_makes_a_valid_id() {
         let mut ids = CommandIds::default();
         for _ in 0..5_000 {
             let id = ids.next(Timestamp(u64::MAX - 1), [7; 8]);

@@ -1,4 +1,5 @@
-//! The arithmetic of validity, in virtual milliseconds. The TTL is 6 s: renewed every 2 s, patience 1.5 s, margin 0.5 s.
+//! The arithmetic of validity, in virtual milliseconds. The TTL is 6 s: renewed every 2 s, patience
+//! 1.5 s, margin 0.5 s.
 
 use proptest::prelude::*;
 
@@ -33,7 +34,8 @@ fn hanging_renewal_ends_validity_on_time() {
     assert_eq!(lease.poll_output(at(5_500)), Some(KeepAliveOutput::Stop(LossReason::Lapsed)));
 }
 
-/// No timer was set for the end of patience, so a holder with a hanging renewal became suspect only at the next event.
+/// No timer was set for the end of patience, so a holder with a hanging renewal became suspect only
+/// at the next event.
 #[test]
 fn hanging_renewal_wakes_when_patience_ends() {
     let mut lease = granted();
@@ -103,7 +105,8 @@ fn grant_counts_the_granted_ttl() {
     assert_eq!(shorter.valid_until(), at(3_500));
 }
 
-/// Each reply is a lower bound for the end in the store, so the largest bound counts, in whichever order the replies arrive.
+/// Each reply is a lower bound for the end in the store, so the largest bound counts, in whichever
+/// order the replies arrive.
 #[test]
 fn late_reply_of_earlier_renewal_shortens_nothing() {
     let mut lease = granted();

@@ -1,10 +1,10 @@
-//! What a transaction means: the one place where conditions, revisions and versions are decided.
+//! Evaluates transactions: the one place that decides conditions, revisions and versions.
 //!
-//! Both embedded engines run this function over their own [`Rows`], so they cannot disagree; the conformance suite
-//! compares it with real etcd.
+//! Both embedded engines run this function over their own [`Rows`], so they cannot disagree; the
+//! conformance suite compares it with real etcd.
 //!
-//! **Invariant**: a failed transaction wrote nothing. All that can be refused is looked at before the first write, so
-//! that an engine without rollback is safe too.
+//! **Invariant**: a failed transaction wrote nothing. Everything that can be refused is checked
+//! before the first write, so an engine without rollback is safe too.
 //!
 //! **Invariant**: a transaction that wrote made exactly one revision, the next one.
 
@@ -17,7 +17,8 @@ use crate::txn::{LeaseChoice, Op, OpReply, Txn, TxnReply};
 
 use super::rows::Rows;
 
-/// Does a transaction on the rows of a store, which must be isolated from all others until it returns.
+/// Applies a transaction to the rows of a store, which must be isolated from all others until it
+/// returns.
 pub fn evaluate(rows: &mut impl Rows, txn: &Txn, limits: &Limits) -> Result<TxnReply, StoreError> {
     txn.check(limits)?;
     let mut succeeded = true;
@@ -75,14 +76,14 @@ pub fn evaluate(rows: &mut impl Rows, txn: &Txn, limits: &Limits) -> Result<TxnR
     Ok(TxnReply { succeeded, revision, results })
 }
 
-/// Answers a question outside of a transaction.
+/// Reads keys outside of a transaction.
 pub fn read(rows: &impl Rows, get: &Get) -> Result<Page, StoreError> {
     get.check()?;
     refuse_unreadable(rows, get)?;
     page(rows, get, rows.revision())
 }
 
-/// Refuses an operation of the chosen branch by what the store holds.
+/// Refuses an operation of the chosen branch that the stored data does not allow.
 fn refuse_early(rows: &impl Rows, op: &Op) -> Result<(), StoreError> {
     match op {
         Op::Put { lease: LeaseChoice::Attach(lease), .. } if !rows.has_lease(*lease)? => {
@@ -104,9 +105,11 @@ fn refuse_unreadable(rows: &impl Rows, get: &Get) -> Result<(), StoreError> {
     }
 }
 
-/// Reads one page. `revision` is the store's as this operation sees it, changes of its own transaction included.
+/// Reads one page. `revision` is the store's as this operation sees it, changes of its own
+/// transaction included.
 fn page(rows: &impl Rows, get: &Get, revision: Revision) -> Result<Page, StoreError> {
-    // One more than the limit tells whether there is more; filters and orders must see everything first.
+    // One row more than the limit shows whether there are more. Filters and orders must see all
+    // rows first.
     let cut_early = get.order == SortOrder::Key && get.created_max.is_none();
     let limit = get.limit.map(|limit| limit as usize);
     let fetch = if cut_early { limit.map(|limit| limit + 1) } else { None };

@@ -1,11 +1,12 @@
-//! What was: every change since the last compaction, by revision for watchers and by key for readers.
+//! Every change since the last compaction, by revision for watches and by key for reads.
 //!
 //! Revisions that changed something have no gaps, so a batch is found by arithmetic, not by search.
 //!
-//! **Invariant**: `batches[i]` is the revision `compacted + 1 + i`, and the last batch is the store's revision.
+//! **Invariant**: `batches[i]` is the revision `compacted + 1 + i`, and the last batch is the
+//! store's revision.
 //!
-//! **Invariant**: for every key, the newest version at or below `compacted` is kept if it is a value, so that a read at
-//! `compacted` itself still works, as etcd's does.
+//! **Invariant**: for every key, the newest version at or below `compacted` is kept if it is a
+//! value, so that a read at `compacted` itself still works, as etcd's does.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,18 +19,18 @@ use crate::time::Moment;
 
 /// The changes of one revision.
 #[derive(Clone, Debug)]
-pub(super) struct RevisionBatch {
+pub(super) struct HistoryBatch {
     /// When they were made, for retention by age.
     pub at: Moment,
-    /// They, in order, each with its `previous`.
+    /// The changes in order, each with its `previous`.
     pub changes: Vec<Change>,
 }
 
-/// All that was since the last compaction.
+/// The history since the last compaction.
 #[derive(Clone, Debug)]
 pub(super) struct KeyspaceHistory {
     compacted: Revision,
-    batches: VecDeque<RevisionBatch>,
+    batches: VecDeque<HistoryBatch>,
     /// Each key's versions, oldest first; none where it was deleted.
     versions: BTreeMap<Bytes, Vec<KeyVersion>>,
 }
@@ -41,9 +42,9 @@ struct KeyVersion {
 }
 
 impl KeyspaceHistory {
-    /// The history of a new store: its first revision, in which nothing happened.
+    /// Creates the history of a new store: its first revision, without changes.
     pub(super) fn new() -> KeyspaceHistory {
-        let first = RevisionBatch { at: Moment::ORIGIN, changes: Vec::new() };
+        let first = HistoryBatch { at: Moment::ORIGIN, changes: Vec::new() };
         KeyspaceHistory {
             compacted: Revision::ZERO,
             batches: VecDeque::from([first]),
@@ -64,16 +65,16 @@ impl KeyspaceHistory {
             };
             self.versions.entry(change.key().clone()).or_default().push(KeyVersion { revision, pair });
         }
-        self.batches.push_back(RevisionBatch { at, changes });
+        self.batches.push_back(HistoryBatch { at, changes });
     }
 
-    /// The changes of one revision; none if it was compacted away or is yet to come.
+    /// Returns the changes of one revision; none if it was compacted or lies in the future.
     pub(super) fn batch(&self, revision: Revision) -> Option<&[Change]> {
         let index = usize::try_from(revision.0 - self.compacted.0 - 1).ok()?;
         self.batches.get(index).map(|batch| &batch.changes[..])
     }
 
-    /// What a selection held after `at`, in key order.
+    /// Returns what a selection contained after `at`, in key order.
     pub(super) fn select_at(&self, select: &Selection, at: Revision, limit: Option<usize>) -> Vec<KeyValue> {
         let Some(bounds) = super::bounds(select) else { return Vec::new() };
         let held = self.versions.range(bounds).filter_map(|(_, versions)| {
@@ -83,10 +84,10 @@ impl KeyspaceHistory {
         held.take(limit.unwrap_or(usize::MAX)).collect()
     }
 
-    /// Forgets everything that a read at `revision` or above does not need.
+    /// Removes everything that a read at `revision` or above does not need.
     ///
-    /// Only keys that changed in what is forgotten can have a version too many, so the cost is that of the changes,
-    /// not of the store.
+    /// Only keys that changed in the removed revisions can have a version too many, so the cost is
+    /// that of the changes, not of the store.
     pub(super) fn compact(&mut self, revision: Revision) {
         let gone = usize::try_from(revision.0 - self.compacted.0).unwrap_or(0).min(self.batches.len());
         let touched: BTreeSet<Bytes> = self
@@ -110,12 +111,13 @@ impl KeyspaceHistory {
         }
     }
 
-    /// How many revisions are kept.
+    /// The number of revisions.
     pub(super) fn len(&self) -> usize {
         self.batches.len()
     }
 
-    /// How far history may be forgotten if the newest `keep` revisions and all since `since` must stay.
+    /// The revision up to which history may be compacted, if the newest `keep` revisions and all
+    /// since `since` must stay.
     pub(super) fn compactable(&self, keep: usize, since: Moment) -> Option<Revision> {
         let surplus = self.batches.len().checked_sub(keep)?;
         let old = self.batches.iter().take(surplus).take_while(|batch| batch.at < since).count();

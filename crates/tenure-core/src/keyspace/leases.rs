@@ -1,4 +1,4 @@
-//! Leases inside the store: when each ends and which keys end with it.
+//! Leases inside the store: the deadline of each, and the keys that are deleted with it.
 //!
 //! **Invariant**: `deadlines` holds exactly one entry for each lease, with its deadline.
 
@@ -39,7 +39,7 @@ impl Leases {
         self.by_id.insert(id, Lease { ttl, deadline, keys: BTreeSet::new() });
     }
 
-    /// Lets a lease live its whole TTL from now; none if it does not exist.
+    /// Restarts the TTL of a lease; none if it does not exist.
     pub(super) fn renew(&mut self, id: LeaseId, now: Moment) -> Option<Duration> {
         let lease = self.by_id.get_mut(&id)?;
         self.deadlines.remove(&(lease.deadline, id));
@@ -48,14 +48,14 @@ impl Leases {
         Some(lease.ttl)
     }
 
-    /// Ends a lease; its keys, in key order, are the caller's to delete.
+    /// Ends a lease. The caller deletes its keys, in key order.
     pub(super) fn remove(&mut self, id: LeaseId) -> Option<BTreeSet<Bytes>> {
         let lease = self.by_id.remove(&id)?;
         self.deadlines.remove(&(lease.deadline, id));
         Some(lease.keys)
     }
 
-    /// The next lease to end, and when.
+    /// The next lease to expire, and its deadline.
     pub(super) fn next_deadline(&self) -> Option<(Moment, LeaseId)> {
         self.deadlines.first().copied()
     }

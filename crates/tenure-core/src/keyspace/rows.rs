@@ -1,7 +1,8 @@
-//! What the evaluator needs of the place where keys are kept, inside one isolated transaction.
+//! The storage that the evaluator needs, inside one isolated transaction.
 //!
-//! The memory engine implements it on ordered maps, the file engine on SQLite tables. Everything that could differ
-//! between engines (conditions, revisions, versions, limits, leases) is decided once, in the evaluator above it.
+//! The memory engine implements it on ordered maps, the file engine on SQLite tables. Everything
+//! that could differ between engines (conditions, revisions, versions, limits, leases) is decided
+//! once, in the evaluator above it.
 
 use crate::change::Change;
 use crate::error::StoreError;
@@ -14,16 +15,18 @@ pub trait Rows {
     /// The store's revision before this transaction.
     fn revision(&self) -> Revision;
 
-    /// History begins after this revision.
+    /// The compacted revision: history begins after it.
     fn compacted(&self) -> Revision;
 
-    /// What is at a key, changes of this transaction included.
+    /// The row of a key, changes of this transaction included.
     fn current(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError>;
 
-    /// What a selection holds in key order, changes of this transaction included; at most `limit` where given.
+    /// The rows of a selection in key order, changes of this transaction included; at most `limit`
+    /// where given.
     fn select(&self, select: &Selection, limit: Option<usize>) -> Result<Vec<KeyValue>, StoreError>;
 
-    /// What a selection held after `at`, in key order. `at` was checked to be neither compacted nor in the future.
+    /// The rows of a selection after `at`, in key order. `at` was checked to be neither compacted
+    /// nor in the future.
     fn select_at(
         &self,
         select: &Selection,
@@ -31,11 +34,13 @@ pub trait Rows {
         limit: Option<usize>,
     ) -> Result<Vec<KeyValue>, StoreError>;
 
-    /// Whether a lease exists and is not over.
+    /// Whether a lease exists and has not expired.
     fn has_lease(&self, lease: LeaseId) -> Result<bool, StoreError>;
 
-    /// Writes one change, with its `previous`: the current row, history, and the attachment of the key to leases.
+    /// Writes one change, with its `previous`: the current row, history, and the attachment of the
+    /// key to leases.
     ///
-    /// All changes of one transaction carry the revision after [`Rows::revision`] and come in order.
+    /// All changes of one transaction carry the revision after [`Rows::revision`] and come in
+    /// order.
     fn write(&mut self, change: Change) -> Result<(), StoreError>;
 }

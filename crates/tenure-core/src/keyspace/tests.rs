@@ -1,4 +1,4 @@
-//! The store's promises, each shown in a few lines of virtual time.
+//! The semantics of the store, each shown in a few lines of virtual time.
 
 use super::*;
 use crate::kv::SortOrder;
@@ -50,7 +50,7 @@ fn a_deleted_key_begins_a_new_life() {
 }
 
 #[test]
-fn a_lease_that_is_over_is_dead_before_anyone_reaped_it() {
+fn expired_lease_is_gone_before_the_timer() {
     let mut store = store();
     store.grant(lease(7), Duration::from_millis(100), at(0)).unwrap();
     store.apply(&Txn::new().then(Op::put_leased("/k", "v", lease(7))), at(0)).unwrap();
@@ -61,7 +61,7 @@ fn a_lease_that_is_over_is_dead_before_anyone_reaped_it() {
 }
 
 #[test]
-fn a_renewal_counts_from_when_it_came_and_a_put_renews_nothing() {
+fn renewal_counts_from_arrival_and_put_renews_nothing() {
     let mut store = store();
     store.grant(lease(7), Duration::from_millis(100), at(0)).unwrap();
     store.apply(&Txn::new().then(Op::put_leased("/k", "v", lease(7))), at(60)).unwrap();
@@ -71,7 +71,7 @@ fn a_renewal_counts_from_when_it_came_and_a_put_renews_nothing() {
 }
 
 #[test]
-fn every_lease_that_ends_makes_one_revision_in_key_order() {
+fn lease_end_is_one_revision_in_key_order() {
     let mut store = store();
     for (id, pair) in [(1, ["/d", "/a"]), (2, ["/c", "/b"])] {
         store.grant(lease(id), Duration::from_millis(100), at(0)).unwrap();
@@ -86,7 +86,7 @@ fn every_lease_that_ends_makes_one_revision_in_key_order() {
 }
 
 #[test]
-fn a_key_belongs_to_the_lease_it_was_last_put_under() {
+fn key_belongs_to_its_last_lease() {
     let mut store = store();
     for id in [1, 2] {
         store.grant(lease(id), Duration::from_secs(9), at(0)).unwrap();
@@ -101,7 +101,8 @@ fn a_key_belongs_to_the_lease_it_was_last_put_under() {
     assert!(matches!(store.revoke(lease(2), at(0)), Err(StoreError::LeaseNotFound)));
 }
 
-/// A fencing token is a create revision, so overwriting the key must not change what the condition compares.
+/// A fencing token is a create revision, so overwriting the key must not change what the condition
+/// compares.
 #[test]
 fn create_condition_ignores_later_puts() {
     let mut store = store();
@@ -131,7 +132,7 @@ fn a_refused_transaction_changes_nothing() {
 }
 
 #[test]
-fn a_get_sees_the_puts_before_it_and_their_revision() {
+fn get_sees_earlier_puts_of_its_transaction() {
     let mut store = store();
     put(&mut store, "/k", 0);
     let txn = Txn::new().then(Op::get("/k")).then(Op::put("/k", "new")).then(Op::get("/k"));
@@ -145,7 +146,7 @@ fn a_get_sees_the_puts_before_it_and_their_revision() {
 }
 
 #[test]
-fn the_past_can_be_read_until_it_is_compacted() {
+fn past_revisions_are_readable_until_compaction() {
     let mut store = store();
     put(&mut store, "/a", 0);
     store.apply(&Txn::new().then(Op::delete("/a")), at(0)).unwrap();
@@ -179,7 +180,7 @@ fn a_value_older_than_the_compaction_stays_readable() {
 }
 
 #[test]
-fn the_oldest_life_comes_first_when_asked_for() {
+fn creation_order_lists_oldest_first() {
     let mut store = store();
     for key in ["/b", "/a", "/c", "/b"] {
         put(&mut store, key, 0);
@@ -198,7 +199,7 @@ fn the_oldest_life_comes_first_when_asked_for() {
 }
 
 #[test]
-fn a_watch_from_the_past_replays_then_goes_on_live() {
+fn watch_from_past_replays_then_continues() {
     let mut store = store();
     put(&mut store, "/t/1/owner", 0);
     put(&mut store, "/t/10/owner", 0);
@@ -221,7 +222,7 @@ fn a_watch_from_the_future_waits_for_it() {
 }
 
 #[test]
-fn only_a_watcher_of_the_changed_key_is_woken() {
+fn only_watch_of_changed_key_is_woken() {
     let mut store = store();
     let one = store.watch(Selection::key("/l/1"), WatchStart::Now, at(0)).unwrap();
     let ten = store.watch(Selection::key("/l/10"), WatchStart::Now, at(0)).unwrap();
@@ -233,7 +234,7 @@ fn only_a_watcher_of_the_changed_key_is_woken() {
 }
 
 #[test]
-fn a_watcher_that_sleeps_through_a_compaction_is_told() {
+fn watch_behind_compaction_ends_with_error() {
     let mut store = store();
     let idle = store.watch(Selection::key("/other"), WatchStart::Now, at(0)).unwrap();
     let slow = store.watch(Selection::everything(), WatchStart::Now, at(0)).unwrap();

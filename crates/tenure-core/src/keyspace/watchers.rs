@@ -1,14 +1,14 @@
-//! Who watches what, and who has something to read.
+//! Watches of a store, and which of them have something to read.
 //!
-//! A watcher is never pushed changes: it is told *that* there is something at a revision and reads it from history
-//! at its own pace. So a slow watcher costs a short list of numbers, blocks nobody, and meets `Compacted` when it sleeps
-//! through a compaction.
+//! Changes are never pushed to a watch. It is notified *that* there is something at a revision, and
+//! its reader takes it from history in its own time. So a slow reader costs a short list of
+//! numbers, blocks no other one, and gets `Compacted` when it sleeps through a compaction.
 //!
-//! Intuition: the way from a change to its watchers is by the key itself and by each of its `/`-ended prefixes, so a
-//! thousand waiters on a thousand keys cost one wake-up per change, not a thousand.
+//! Intuition: a change finds its watches by its key and by each prefix of the key that ends in `/`.
+//! So a thousand waiters on a thousand keys cost one wake-up per change, not a thousand.
 //!
-//! **Invariant**: `pending` holds, in order, every revision after `delivered` that may concern the watcher, unless `behind` is set:
-//! then every revision after `delivered` must be looked at.
+//! **Invariant**: `pending` contains, in order, every revision after `delivered` that may concern
+//! the watch, unless `behind` is set: then every revision after `delivered` must be read.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,11 +22,11 @@ use crate::revision::Revision;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WatchId(u64);
 
-/// How many revisions are listed for a watcher before it is told to look at all of history instead. Halving it
-/// makes a watcher that pauses shortly scan sooner; doubling it costs 8 KiB more for each watcher that never reads.
+/// The number of revisions listed for a watch before it must read all of history instead. Halved, a
+/// watch that pauses shortly scans sooner; doubled, each watch that never reads costs 8 KiB more.
 const PENDING_MAX: usize = 1_024;
 
-/// All watchers of a store.
+/// All watches of a store.
 #[derive(Clone, Debug, Default)]
 pub struct Watchers {
     next: u64,
@@ -45,7 +45,8 @@ struct Watcher {
 }
 
 impl Watchers {
-    /// Adds a watcher of everything after `after`. If the store is already past that, it has to look back first.
+    /// Adds a watch of everything after `after`. If the store is past that already, the watch must
+    /// read history first.
     pub fn add(&mut self, select: Selection, after: Revision, current: Revision) -> WatchId {
         let id = WatchId(self.next);
         self.next += 1;
@@ -65,7 +66,7 @@ impl Watchers {
         id
     }
 
-    /// Forgets a watcher.
+    /// Removes a watch.
     pub fn remove(&mut self, id: WatchId) {
         let Some(watcher) = self.by_id.remove(&id) else { return };
         let (index, name) = match &watcher.select {
@@ -84,17 +85,17 @@ impl Watchers {
         }
     }
 
-    /// How many there are.
+    /// The number of watches.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Whether there are none.
+    /// Whether there is no watch.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    /// Notes the next revision; returns who has something to read now.
+    /// Records the next revision. Returns the watches that have something to read now.
     pub fn note(&mut self, revision: Revision, changes: &[Change]) -> BTreeSet<WatchId> {
         let mut woken = BTreeSet::new();
         if self.by_id.is_empty() {
@@ -120,7 +121,7 @@ impl Watchers {
         woken
     }
 
-    /// Notes that revisions went by which were not noted one by one: everyone has to look at history itself.
+    /// Records revisions that were not listed one by one: every watch must read history itself.
     pub fn skip(&mut self) -> BTreeSet<WatchId> {
         for watcher in self.by_id.values_mut() {
             watcher.behind = true;
@@ -129,7 +130,7 @@ impl Watchers {
         self.by_id.keys().copied().collect()
     }
 
-    /// Who watches a key.
+    /// The watches of a key.
     fn find(&self, key: &[u8], found: &mut BTreeSet<WatchId>) {
         if let Some(ids) = self.by_key.get(key) {
             found.extend(ids);
@@ -149,7 +150,8 @@ impl Watchers {
         }
     }
 
-    /// The next revision that a watcher must look at, up to the store's `current`; none if it has seen all.
+    /// The next revision that a watch must read, up to the store's `current`; none if it has read
+    /// all.
     pub fn next_revision(&self, id: WatchId, current: Revision) -> Option<Revision> {
         let watcher = self.by_id.get(&id)?;
         if watcher.behind {
@@ -158,7 +160,7 @@ impl Watchers {
         watcher.pending.front().copied()
     }
 
-    /// Notes that a watcher has looked at everything up to `revision`.
+    /// Records that a watch has read everything up to `revision`.
     pub fn delivered(&mut self, id: WatchId, revision: Revision, current: Revision) {
         let Some(watcher) = self.by_id.get_mut(&id) else { return };
         watcher.delivered = watcher.delivered.max(revision);
@@ -170,7 +172,7 @@ impl Watchers {
         }
     }
 
-    /// What a watcher selected, and up to where it has looked.
+    /// The selection of a watch, and up to where it has read.
     pub fn position(&self, id: WatchId) -> Option<(&Selection, Revision)> {
         self.by_id.get(&id).map(|watcher| (&watcher.select, watcher.delivered))
     }

@@ -1,4 +1,5 @@
-//! What there is to know of each key beside where it lies: how long it stays, what is stored there, and what for.
+//! What is documented of each key beside its layout: how long it stays, what is stored there, and
+//! what for.
 //!
 //! docs/key-layout.md is written from this and from the layout itself.
 
@@ -10,14 +11,17 @@ use crate::id::{ClaimId, CommandId, ElectionName, LockName, NodeId, RegistryKey,
 use crate::lease::LeaseId;
 use crate::record::Timestamp;
 
-/// How long after it was sent a command expires. A worker that is away for longer is not surprised by old commands; halved, a command of
-/// Friday may expire before a worker that is started on Monday reads it.
+/// How long after it was sent a command expires. A worker that was away for longer does not handle
+/// old commands. Halved, a command of Friday may expire before a worker that is started on Monday
+/// reads it.
 pub const COMMAND_EXPIRES_AFTER: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// How long the result of a command is kept. Halved, a sender that is away over night does not find it; doubled, twice as many are stored.
+/// How long the result of a command is kept. Halved, a sender that is away over night does not find
+/// it; doubled, twice as many are stored.
 pub const RESULT_EXPIRES_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long audit records are kept. Halved, a weekend hides a command of Friday; doubled, twice as many records are kept.
+/// How long audit records are kept. Halved, a weekend hides a command of Friday; doubled, twice as
+/// many records are kept.
 pub const AUDIT_KEEP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// How long a key stays.
@@ -25,7 +29,7 @@ pub const AUDIT_KEEP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 pub enum KeyLifetime {
     /// Until it is deleted.
     Permanent,
-    /// As long as the one who put it renews its lease.
+    /// While the client that put it renews its lease.
     Leased,
     /// Until it is deleted, or a worker sweeps it this long after it was put.
     ExpiresAfter(Duration),
@@ -47,7 +51,7 @@ impl fmt::Display for KeyLifetime {
 }
 
 impl Key {
-    /// How long it stays.
+    /// How long the key stays.
     pub const fn life(&self) -> KeyLifetime {
         match self {
             Key::Task(_)
@@ -71,7 +75,7 @@ impl Key {
         }
     }
 
-    /// What is stored there.
+    /// The stored value.
     pub const fn value(&self) -> &'static str {
         match self {
             Key::Node(_) => "node record",
@@ -91,11 +95,11 @@ impl Key {
             Key::Ttl(_) => "text: version, nonce, value",
             Key::Run(_) => "run record",
             Key::Audit(_) => "audit record",
-            Key::Registration(_) => "whatever was registered",
+            Key::Registration(_) => "the registered value",
         }
     }
 
-    /// What it says that the key is there.
+    /// The meaning of the key.
     pub const fn meaning(&self) -> &'static str {
         match self {
             Key::Node(_) => "a node is alive; its create revision is the node's incarnation",
@@ -103,42 +107,42 @@ impl Key {
                 "a command to a node, handled in the order of the ids; another writer may use any name in place of the UUID; `expires_at` as with tasks"
             }
             Key::Task(_) => "a task was submitted",
-            Key::TaskProps(_) => "what the submitter gave it; never changed",
-            Key::TaskOwner(_) => "a node runs the task; its create revision is the claim's token",
+            Key::TaskProps(_) => "properties from the submitter; never changed",
+            Key::TaskOwner(_) => "the owner of the task; its create revision is the claim's token",
             Key::TaskAttempt(..) => {
-                "a claim began; put with the owner's key, deleted with the outcome, so what is left has no outcome"
+                "a claim began; put with the owner's key, deleted with the outcome, so a remaining one has no outcome"
             }
-            Key::TaskState(_) => "how the task stands, also after it has ended; without it: runnable",
+            Key::TaskState(_) => "the state of the task, also after it has ended; without it: runnable",
             Key::EndedTask(..) => {
-                "the task ended then, in milliseconds since 1970 as hexadecimal; put with the final state, deleted with it by retention, `retry` or `forget`"
+                "when the task ended, in milliseconds since 1970 as hexadecimal; put with the final state, deleted with it by retention, `retry` or `forget`"
             }
             Key::TaskCommand(_) => {
                 "a command to a task that no worker has handled yet; the last one sent; `expires_at` in the record, then a worker sweeps it"
             }
             Key::CommandResult(_) => {
-                "how a command ended; `expires_at` in the record, then a worker sweeps it"
+                "the result of a command; `expires_at` in the record, then a worker sweeps it"
             }
             Key::Frozen(_) => "the node takes no new tasks, also after a restart",
             Key::Candidate(..) => {
-                "a candidate; the lowest create revision leads; with a priority above 0 its place begins with `p`"
+                "a candidate; the lowest create revision leads; with a priority above 0 the last segment begins with `p`"
             }
             Key::Resignation(..) => {
                 "the leader resigned or handed over; put in the transaction that deletes its candidate key, so without it the lease expired"
             }
-            Key::Waiter(..) => "a holder, or one who waits; the lowest create revision holds",
+            Key::Waiter(..) => "a holder or a waiter; the lowest create revision holds",
             Key::EnterGuard(_) => {
-                "a request of one queue driver to enter a queue was lost; enters of that driver that were sent before the last change cannot be applied"
+                "the reply to an enter of one queue driver was lost; enters of that driver that were sent before the last change cannot be applied"
             }
             Key::Ttl(_) => "the leader of a TTL election",
-            Key::Run(_) => "when a command that runs once per period was last run",
+            Key::Run(_) => "the last run of a command that runs once per period",
             Key::Audit(_) => {
-                "a destructive command: who, what, when, why; put in the same transaction, which deletes those older than a week"
+                "a destructive command with action, target, sender, time and reason; put in the same transaction, which deletes those older than a week"
             }
             Key::Registration(_) => "registered under a shared lease; instances of services among them",
         }
     }
 
-    /// One key of each kind, with names that say what stands there.
+    /// One key of each kind, with placeholders for names.
     pub fn one_of_each() -> Vec<Key> {
         let node = || NodeId::parse("<node>").expect("a name");
         let task = || TaskId::parse("<task>").expect("a name");
@@ -167,7 +171,8 @@ impl Key {
         ]
     }
 
-    /// The pieces of [`Key::one_of_each`] that are not names, and what stands for them in a documentation.
+    /// The parts of [`Key::one_of_each`] that are not names, and their placeholders in the
+    /// documentation.
     pub fn placeholders() -> [(String, &'static str); 4] {
         let place = QueueKey { lease: LeaseId::from_random([1; 8]), nonce: 1 };
         [
@@ -179,10 +184,10 @@ impl Key {
     }
 }
 
-/// A command id to stand for all of them.
+/// A command id that represents all others.
 const COMMAND: &str = "00000000-0000-7000-8000-000000000000";
 
-/// A time of an end to stand for all of them. No other placeholder contains its digits.
+/// The time of an end that represents all others. No other placeholder contains its digits.
 const ENDED: Timestamp = Timestamp(0x00aa_00bb_00cc_00dd);
 
 #[cfg(test)]
@@ -193,9 +198,10 @@ mod tests {
     use crate::id::Namespace;
     use crate::layout::Layout;
 
-    /// The compiler sees to it that every kind of key has a life and a meaning, but not that it is in the list.
+    /// The compiler checks that every kind of key has a lifetime and a meaning, but not that it is
+    /// in the list.
     #[test]
-    fn there_is_one_key_of_each_kind() {
+    fn catalog_lists_every_kind_of_key() {
         let source = include_str!("../layout.rs");
         let (_, rest) = source.split_once("pub enum Key {\n").unwrap();
         let (body, _) = rest.split_once("\n}").unwrap();
@@ -212,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_a_placeholder_is_a_key() {
+    fn key_with_placeholder_parses() {
         let layout = Layout::new(&Namespace::parse("<namespace>").unwrap());
         for key in Key::one_of_each() {
             assert_eq!(layout.parse(&layout.encode(&key)), Some(key));
@@ -220,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_is_said_in_days() {
+    fn lifetime_is_displayed_in_days() {
         let one = |key: Key| key.life().to_string();
         assert_eq!(one(Key::TaskCommand(TaskId::parse("t").unwrap())), "expires, 7 days");
         assert_eq!(one(Key::CommandResult(CommandId::parse(COMMAND).unwrap())), "expires, 1 day");

@@ -1,4 +1,4 @@
-//! Every key reads as it was written, and no name reaches another's keys.
+//! Every key parses as it was encoded, and no name reaches another's keys.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ fn task(text: &str) -> TaskId {
 const COMMAND: &str = "0190a000-0000-7000-8000-0123456789ab";
 
 #[test]
-fn keys_lie_where_the_documentation_says() {
+fn keys_match_the_documentation() {
     let place = QueueKey { lease: LeaseId::new(0x7587_8f3b).unwrap(), nonce: 0xabc };
     let command = CommandId::parse(COMMAND).unwrap();
     let node = NodeId::parse("web-1").unwrap();
@@ -50,9 +50,9 @@ fn keys_lie_where_the_documentation_says() {
     }
 }
 
-/// So that a long line can be asked for them alone.
+/// So that they can be read alone from a long queue.
 #[test]
-fn preferred_places_lie_together_behind_all_others_of_their_line() {
+fn preferred_keys_sort_after_ordinary_ones() {
     let lease = LeaseId::new(i64::MAX).unwrap();
     let boss = || ElectionName::parse("boss").unwrap();
     let key = |place| layout().encode(&Key::Candidate(boss(), place));
@@ -105,7 +105,7 @@ fn one_task_s_parts_are_not_another_s() {
 
 proptest! {
     #[test]
-    fn every_namespace_has_one_folder_and_no_two_have_the_same(a in "[./%2Eab]{1,6}", b in "[./%2Eab]{1,6}") {
+    fn namespaces_have_distinct_directories(a in "[./%2Eab]{1,6}", b in "[./%2Eab]{1,6}") {
         let (Ok(first), Ok(second)) = (Namespace::parse(&a), Namespace::parse(&b)) else { return Ok(()) };
         let folder = folder_name(&first);
         prop_assert!(!folder.contains('/') && folder != "." && folder != "..", "{}", folder);
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn every_name_comes_back_and_keeps_to_its_own_keys(a in "[^\\p{Cc}\\p{Cf}]{1,40}", b in "[^\\p{Cc}\\p{Cf}]{1,40}") {
+    fn names_round_trip_and_stay_separate(a in "[^\\p{Cc}\\p{Cf}]{1,40}", b in "[^\\p{Cc}\\p{Cf}]{1,40}") {
         let (Ok(first), Ok(second)) = (TaskId::parse(&a), TaskId::parse(&b)) else { return Ok(()) };
         let key = Key::TaskOwner(first.clone());
         prop_assert_eq!(layout().parse(&layout().encode(&key)), Some(key.clone()));
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn what_parses_is_written_back_to_the_letter(
+    fn parsed_key_encodes_to_same_bytes(
         bytes in prop::collection::vec(prop::sample::select(b"/%25F2fat1-shopeunodstalkc\0\xff".to_vec()), 0..40),
         kind in prop::sample::select(vec!["", "nodes/", "tasks/", "locks/", "registry/", "elections/a/", "state/", "ttl/"]),
     ) {
@@ -136,7 +136,7 @@ proptest! {
 }
 
 #[test]
-fn the_key_of_a_place_ends_as_the_place_is_shown() {
+fn queue_key_encoding_matches_display() {
     let leases = [1, 0xf, 0x10, 0x33b7_9b6c_c113_a37e, i64::MAX].map(|id| LeaseId::new(id).unwrap());
     for lease in leases {
         for nonce in [0, 1, 0xabc, (1 << 63) - 1, 1 << 63, u64::MAX] {

@@ -27,7 +27,7 @@ pub struct BeginRun {
     state: BeginRunPhase,
     retries_left: u32,
     conflicts_left: u32,
-    /// The error of a put whose outcome is not known.
+    /// The error of an ambiguous put.
     unknown: Option<StoreError>,
 }
 
@@ -84,7 +84,7 @@ impl BeginRun {
             Ok(record) => record,
             Err(bad) => return ExchangeStep::Done(Ok(Begun::Unreadable { reason: bad.reason() })),
         };
-        // A put of this hold whose reply was lost has been applied.
+        // An ambiguous put of this hold was applied.
         if let Some(own) = record.as_ref().filter(|record| record.token == self.record.token) {
             return ExchangeStep::Done(Ok(Begun::Begun { record: own.clone(), ignored: None }));
         }
@@ -134,7 +134,8 @@ impl BeginRun {
             self.retries_left -= 1;
             return ExchangeStep::Retry(error);
         }
-        // While the outcome of a put is unknown, no later error may say that nothing was applied.
+        // While the outcome of a put is unknown, no later error may report that nothing was
+        // applied.
         ExchangeStep::Done(Err(self.unknown.take().unwrap_or(error)))
     }
 }

@@ -27,7 +27,7 @@ fn run_at(seconds: u64) -> OnceRecord {
 }
 
 #[test]
-fn period_begins_where_the_wall_clock_says() {
+fn period_begins_by_wall_clock() {
     assert_eq!(RULE.period(at(3_599)), 0);
     assert_eq!((RULE.period(at(3_600)), RULE.period(at(7_199))), (1, 1));
     assert_eq!(RULE.period(at(7_200)), 2);
@@ -36,7 +36,7 @@ fn period_begins_where_the_wall_clock_says() {
 }
 
 #[test]
-fn run_in_the_future_counts_only_within_clock_difference() {
+fn future_run_counts_within_clock_difference() {
     let now = at(7_190);
     for (started, age) in [
         (3_599, RunAge::Earlier),
@@ -141,7 +141,7 @@ fn run_is_recorded_before_it_begins_and_once() {
 
 /// The reply to the put is lost: it was applied, it was not, or it arrives after it was sent again.
 #[test]
-fn lost_reply_to_the_put_is_settled_by_the_token() {
+fn ambiguous_put_is_resolved_by_token() {
     for is_applied in [true, false] {
         let (mut store, fence) = held();
         let mut run = begin(&fence, 10);
@@ -162,7 +162,7 @@ fn lost_reply_to_the_put_is_settled_by_the_token() {
 
 /// The lock is lost while the outcome of the put is unknown: the run counts if it was recorded, and only then.
 #[test]
-fn unknown_put_after_a_lost_lock_is_begun_only_if_it_was_applied() {
+fn ambiguous_put_after_lock_loss_is_resolved() {
     for is_applied in [true, false] {
         let (mut store, fence) = held();
         let mut run = begin(&fence, 10);
@@ -200,7 +200,7 @@ fn error_after_an_unknown_put_stays_ambiguous() {
 }
 
 #[test]
-fn record_that_changes_under_the_lock_is_decided_upon_again() {
+fn changed_record_is_decided_again() {
     let (mut store, fence) = held();
     let mut run = begin(&fence, 10);
     let read = send(&mut store, &run);
@@ -213,7 +213,7 @@ fn record_that_changes_under_the_lock_is_decided_upon_again() {
 }
 
 #[test]
-fn end_is_recorded_only_while_the_lock_is_held() {
+fn end_is_recorded_only_under_lock() {
     let (mut store, fence) = held();
     let Begun::Begun { record, .. } = finish(&mut store, &mut begin(&fence, 10)).unwrap() else {
         panic!("a run is due")

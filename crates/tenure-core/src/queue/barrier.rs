@@ -33,7 +33,8 @@ impl BarrierRound {
         last.filter(|last| own <= *last)
     }
 
-    /// Whether all parties of a round have passed or ended, so that no party needs the mark any more.
+    /// Whether all parties of a round have passed or ended, so that no party needs the mark any
+    /// more.
     pub fn is_over(&self, round: Token) -> bool {
         self.queue_keys.range(..=round).all(|(_, passed)| passed.is_some())
     }

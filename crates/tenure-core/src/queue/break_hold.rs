@@ -1,8 +1,10 @@
-//! Deletes the queue key of another process, on behalf of an operator, with an audit record in the same transaction.
+//! Deletes the queue key of another process, on behalf of an operator, with an audit record in the
+//! same transaction.
 //!
 //! **Invariant** (G4): the key is deleted only at the create revision that the operator has read.
 //!
-//! **Invariant** (G6): the audit record has a key of its own, so after a lost reply it shows whether the transaction was applied.
+//! **Invariant** (G6): the audit record has a key of its own, so after a lost reply it shows
+//! whether the transaction was applied.
 
 use bytes::Bytes;
 

@@ -65,7 +65,8 @@ impl HolderCount {
     }
 }
 
-/// The state of a lease's enter guard: the revision of its last change; none while the key does not exist.
+/// The state of a lease's enter guard: the revision of its last change; none while the key does not
+/// exist.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct EnterGuard(pub Option<Revision>);
 
@@ -145,7 +146,8 @@ pub enum Predecessor {
     Unknown,
     /// The last read showed this key. If it is stored, it still is the predecessor.
     Nearest(QueueKey),
-    /// It is this key, and it holds: when it is deleted there is no predecessor, and the queue need not be read.
+    /// It is this key, and it holds: when it is deleted there is no predecessor, and the queue need
+    /// not be read.
     Holder(QueueKey),
     /// There is none: the waiter holds, and only its own key is read.
     None,
@@ -157,7 +159,8 @@ pub enum Predecessor {
 pub enum PredecessorLookup {
     /// Nothing: the predecessor is a local waiter and passes the hold on.
     Skip,
-    /// The newest key of other drivers: no local key is stored, and deleted local keys need not be read.
+    /// The newest key of other drivers: no local key is stored, and deleted local keys need not be
+    /// read.
     Others,
     /// The newest key of all.
     All,
@@ -168,7 +171,8 @@ pub enum PredecessorLookup {
 pub enum AfterLeave {
     /// Nothing: no local waiter can become the first without being notified otherwise.
     Nothing,
-    /// Whether this local key is stored. It is the first now, because no key was between it and the deleted one.
+    /// Whether this local key is stored. It is the first now, because no key was between it and the
+    /// deleted one.
     Successor(QueueKey, Token),
     /// The oldest keys, as many as one read returns.
     Queue,

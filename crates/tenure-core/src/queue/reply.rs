@@ -5,7 +5,8 @@
 //!
 //! **Invariant** (G6): a request with an unknown outcome is reported as unknown, never as failed.
 //!
-//! **Invariant** (G5): a predecessor, or that there is none, is reported only together with the own key at its token, from one revision.
+//! **Invariant** (G5): a predecessor, or that there is none, is reported only together with the own
+//! key at its token, from one revision.
 
 use std::sync::Arc;
 

@@ -15,11 +15,13 @@ use crate::record::{Record, ResignationRecord, Timestamp};
 use crate::revision::Token;
 use crate::txn::{Comparison, Condition, Field, Op, Txn};
 
-/// How many keys of a queue one read returns: one read serves that many hand-offs. Doubled, every such read carries twice as much.
-/// Tests use a few, so that their queues are longer than what a read returns.
+/// How many keys of a queue one read returns: one read serves that many hand-offs. Doubled, every
+/// such read carries twice as much. Tests use a few, so that their queues are longer than what a
+/// read returns.
 const SHOWN_MAX: u32 = if cfg!(test) { 3 } else { 128 };
 
-/// How many preferred candidates are read; if there are more, the next leader reads the whole queue in one more request.
+/// How many preferred candidates are read; if there are more, the next leader reads the whole queue
+/// in one more request.
 const PREFERRED_MAX: u32 = 128;
 
 /// How many released keys of this driver a read may pass over: fewer cost less than a second read
@@ -81,7 +83,8 @@ impl QueueRequests {
         }
     }
 
-    /// Records that a term ended by a request, under the lease of its leader: a session has one such key per election.
+    /// Records that a term ended by a request, under the lease of its leader: a session has one
+    /// such key per election.
     pub fn resignation(&self, queue: &Bytes, lease: LeaseId, record: &ResignationRecord) -> Op {
         let election =
             queue[..queue.len().saturating_sub(1)].rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -89,8 +92,8 @@ impl QueueRequests {
         Op::put_leased(key, record.encode(), lease)
     }
 
-    /// The key of the enter guard of this driver and a lease. With one guard for all drivers of a lease, a lost request of one driver
-    /// would refuse the next enter of every other.
+    /// The key of the enter guard of this driver and a lease. With one guard for all drivers of a
+    /// lease, a lost request of one driver would refuse the next enter of every other.
     fn guard(&self, lease: LeaseId) -> Bytes {
         let guard = QueueKey { lease, nonce: self.nonce_first };
         [&self.guards[..], guard.to_string().as_bytes()].concat().into()
@@ -246,7 +249,8 @@ fn end_of(queue: &Bytes) -> Bytes {
 /// **Invariant**: a read of the predecessor shares a batch with no other request of its queue: it
 /// may or may not see a key that the batch deletes.
 ///
-/// **Invariant**: a batch changes an enter guard once, because etcd refuses two changes of a key in one transaction.
+/// **Invariant**: a batch changes an enter guard once, because etcd refuses two changes of a key in
+/// one transaction.
 #[derive(Clone, Debug)]
 pub struct BatchRequests<Q> {
     queues: BTreeMap<Q, BatchShare>,

@@ -1,7 +1,9 @@
-//! Changes the record in a queue key: reads it, changes it, and puts it if no other client has put it since.
+//! Changes the record in a queue key: reads it, changes it, and puts it if no other client has put
+//! it since.
 //!
-//! **Invariant** (G4): a put requires the create revision of the key and the modify revision of what was changed. So it never brings back
-//! a key that was deleted, and never drops what another client wrote.
+//! **Invariant** (G4): a put requires the create revision of the key and the modify revision of
+//! what was changed. So it never brings back a key that was deleted, and never drops what another
+//! client wrote.
 //!
 //! Applying the same change twice does no harm, so a request with a lost reply is sent again.
 
@@ -76,7 +78,8 @@ pub struct AcquiredMark {
 }
 
 impl RecordChange for AcquiredMark {
-    /// A record that has the time already, cannot be read, or would become too long to be read, stays as it is.
+    /// A record that has the time already, cannot be read, or would become too long to be read,
+    /// stays as it is.
     fn apply(&self, stored: &[u8]) -> Result<Option<Bytes>, InvalidRecord> {
         let acquired = Some(self.at);
         let value = match self.kind {

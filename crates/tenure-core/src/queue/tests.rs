@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::StoreError;
-use world::{QueueWorld, RequestFault};
+use world::{QueueFault, QueueWorld};
 
 const NOW: Moment = Moment::ORIGIN;
 
@@ -294,10 +294,10 @@ fn holder_with_deleted_key_is_lost() {
 #[test]
 fn ambiguous_enter_keeps_one_key() {
     let mut world = QueueWorld::new(1);
-    world.fault = RequestFault::LosesReply;
+    world.fault = QueueFault::LosesReply;
     let id = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fault = RequestFault::Works;
+    world.fault = QueueFault::Works;
     world.pass(Duration::from_secs(3));
     assert!(world.holds(0, id));
     assert_eq!(world.queue_keys(), 1);
@@ -310,13 +310,13 @@ fn ambiguous_enter_keeps_one_key() {
 
 #[test]
 fn key_left_during_enter_is_deleted() {
-    for fault in [RequestFault::Works, RequestFault::NotDone, RequestFault::LosesReply, RequestFault::Late] {
+    for fault in [QueueFault::Works, QueueFault::NotDone, QueueFault::LosesReply, QueueFault::Late] {
         let mut world = QueueWorld::new(1);
         world.fault = fault;
         let id = world.enter(0, LockMode::Exclusive);
         world.leave(0, id);
         world.settle();
-        world.fault = RequestFault::Works;
+        world.fault = QueueFault::Works;
         world.apply_late();
         world.pass(Duration::from_secs(30));
         assert_eq!(world.queue_keys(), 0, "{fault:?}");
@@ -359,11 +359,11 @@ fn leave_is_retried_until_confirmed() {
     let first = world.enter(0, LockMode::Exclusive);
     let second = world.enter(1, LockMode::Exclusive);
     world.settle();
-    world.fault = RequestFault::NotDone;
+    world.fault = QueueFault::NotDone;
     world.leave(0, first);
     world.pass(Duration::from_secs(5));
     assert!(!world.holds(1, second) && world.queue_keys() == 2);
-    world.fault = RequestFault::Works;
+    world.fault = QueueFault::Works;
     world.pass(Duration::from_secs(3));
     assert!(world.holds(1, second));
 }

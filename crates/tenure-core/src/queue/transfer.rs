@@ -1,7 +1,8 @@
 //! Hands a hold to a waiter further behind, with no moment without a holder.
 //!
-//! A key cannot be moved forward: its create revision is its token, and tokens only grow. So one transaction deletes every key before the
-//! heir: the holder's, and those between. The waiters between held nothing; they enter the queue again, with larger tokens.
+//! A key cannot be moved forward: its create revision is its token, and tokens only grow. So one
+//! transaction deletes every key before the heir: the holder's, and those between. The waiters
+//! between held nothing; they enter the queue again, with larger tokens.
 //!
 //! A key that enters after the read is behind the heir, so the list of keys between can only be too
 //! long, never too short.
@@ -24,8 +25,8 @@ use crate::record::{ResignationRecord, Timestamp};
 use crate::revision::Token;
 use crate::txn::{Condition, Op, Txn};
 
-/// How many keys one transaction deletes. An etcd request takes 128 operations; the rest is for the holder's own key and the record of
-/// its resignation.
+/// How many keys one transaction deletes. An etcd request takes 128 operations; the rest is for the
+/// holder's own key and the record of its resignation.
 const TOGETHER_MAX: usize = 120;
 
 /// One hold on its way from its holder to an heir.
@@ -37,7 +38,8 @@ pub struct Transfer {
     holder: (QueueKey, Token),
     heir: (QueueKey, Token),
     at: Timestamp,
-    /// The keys that are still to be deleted, those of the last transaction at the end; none before the queue was read.
+    /// The keys that are still to be deleted, those of the last transaction at the end; none before
+    /// the queue was read.
     chunks: Option<VecDeque<Vec<Bytes>>>,
     /// Whether a request with a lost reply may have deleted the holder's key.
     may_be_applied: bool,
@@ -46,7 +48,8 @@ pub struct Transfer {
 /// The result of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transferred {
-    /// The heir is the first of the queue, since the very revision at which the holder's key was deleted.
+    /// The heir is the first of the queue, since the very revision at which the holder's key was
+    /// deleted.
     Done,
     /// The holder's key was already deleted. Nothing changed.
     HolderGone,

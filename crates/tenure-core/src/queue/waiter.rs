@@ -178,10 +178,12 @@ impl Waiter {
     }
 }
 
-/// The waiters by what they wait for, so that no step visits all of them. `WaitQueue::change` keeps it current.
+/// The waiters by what they wait for, so that no step visits all of them. `WaitQueue::change` keeps
+/// it current.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WaiterIndex {
-    /// Exclusive waiters, in the order of their tokens. Only the first can hold next, so only it reads.
+    /// Exclusive waiters, in the order of their tokens. Only the first can hold next, so only it
+    /// reads.
     pub queue: BTreeMap<Token, WaiterId>,
     /// Waiters with a shareable mode.
     pub shareable: BTreeMap<Token, WaiterId>,

@@ -1,4 +1,5 @@
-//! What a node publishes about the tasks that it can take: in its own record, for the balancers of its peers.
+//! What a node publishes about the tasks that it can take: part of its own record, for the
+//! balancers of its peers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +27,8 @@ impl AcceptedTasks {
     }
 }
 
-/// How busy a node is. Published after a delay, so the number of tasks that the node owns may differ from the sum.
+/// The load of a node. Published with a delay, so the number of tasks that the node owns may differ
+/// from the sum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeLoad {
     /// Tasks that use its capacity: running, starting, stopping.

@@ -1,11 +1,11 @@
-//! What an operator or a program did to something that belongs to another process.
+//! Audit records of destructive commands against another process's keys.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Identity, Record, Timestamp, UnknownFields};
 use crate::revision::Token;
 
-/// What was done.
+/// The kind of a destructive command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -22,7 +22,7 @@ pub enum AuditAction {
     ForgetTask,
     /// Keys were deleted without regard to their meaning.
     DeleteKeys,
-    /// Something that this program does not know.
+    /// An action that this program does not know.
     #[default]
     #[serde(other)]
     Other,
@@ -31,27 +31,27 @@ pub enum AuditAction {
 /// One destructive command, under `audit/<uuid-v7>`: in the transaction of what it describes.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct AuditRecord {
-    /// What was done.
+    /// The action.
     pub action: AuditAction,
-    /// To what: a name, a lease, a key or a prefix.
+    /// Its target: a name, a lease, a key or a prefix.
     #[serde(default)]
     pub target: String,
     /// The token of the holder that lost a lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Token>,
-    /// How many keys were there to delete, for a prefix.
+    /// The number of keys to delete, for a prefix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// The process that did it.
+    /// The process that sent it.
     #[serde(default)]
     pub by: Identity,
-    /// Why, in the words of the user.
+    /// The reason, in the words of the user.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// When, by the clock of that process.
+    /// The time, by the clock of that process.
     #[serde(default)]
     pub at: Timestamp,
-    /// What newer programs wrote.
+    /// Fields of newer programs.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
@@ -59,7 +59,7 @@ pub struct AuditRecord {
 impl Record for AuditRecord {}
 
 impl AuditRecord {
-    /// What was done, as a past participle.
+    /// The action as a past participle.
     pub const fn verb(&self) -> &'static str {
         match self.action {
             AuditAction::BreakLock => "broken",
@@ -72,7 +72,7 @@ impl AuditRecord {
     }
 
     /// `by root@web-1 pid 4121 because the host is gone`; without a reason it has none.
-    pub fn who_and_why(&self) -> String {
+    pub fn origin(&self) -> String {
         let user = if self.by.user.is_empty() { String::new() } else { format!("{}@", self.by.user) };
         let because =
             if self.reason.is_empty() { String::new() } else { format!(" because {}", self.reason) };

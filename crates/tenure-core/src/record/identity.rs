@@ -4,15 +4,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A process: where it runs, for which user, and what it is. Stored with queue keys, candidates and audit records.
+/// A process: its host, its user and its program. Stored with queue keys, candidates and audit
+/// records.
 ///
-/// It is for people. No decision depends on it: any client can write any name.
+/// For display only. No decision depends on it: any client can write any name.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Identity {
     /// The node that it acts for; its host if no node is configured.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// Its machine.
+    /// Its host.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
     /// Its process id; 0 if that is not known.
@@ -27,7 +28,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A name that no other process of the machines has: the node, or host and process id if no node is configured.
+    /// A name that no other process of the machines has: the node, or host and process id if no
+    /// node is configured.
     pub fn name(&self) -> String {
         if self.node.is_empty() || self.node == self.host {
             format!("{}-{}", self.host, self.pid)
@@ -37,7 +39,7 @@ impl Identity {
     }
 }
 
-/// `web-2 pid 4121 (./deploy.sh)`; a process that left no name is `unknown process`.
+/// `web-2 pid 4121 (./deploy.sh)`; a process without a name is `unknown process`.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = if self.node.is_empty() { "unknown process" } else { &self.node };

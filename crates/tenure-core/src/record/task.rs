@@ -1,6 +1,7 @@
-//! What is stored about work: tasks, who runs them, commands and how they ended.
+//! Records of tasks, owners, commands and results.
 //!
-//! How a task stands is a record too; it lies with the machine that changes it, in [`crate::task`].
+//! The state of a task is a record too. It is defined next to its state machine, in
+//! [`crate::task`].
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,66 +20,73 @@ pub struct TaskRecord {
     /// When it was submitted.
     #[serde(default)]
     pub submitted_at: Timestamp,
-    /// What kind of work it is, so that nodes can choose.
+    /// The kind of work, which selects the workers that can run it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// What its submitter says of it.
+    /// Labels from its submitter.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Submitted again although its stored state is terminal: no node claims it until somebody forgets that state.
+    /// Submitted again although its stored state is terminal: no worker claims it until that state
+    /// is forgotten.
     #[serde(default, skip_serializing_if = "is_false")]
     pub ended: bool,
-    /// Random, one for each submission: by it a submitter whose answer was lost knows its own task again.
+    /// Random, one for each submission: a submitter with a lost reply recognises its own task by
+    /// it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nonce: String,
-    /// What newer programs wrote.
+    /// Fields of newer programs.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
 
-/// Who runs a task, under `tasks/<task>/owner`.
+/// The owner of a task, under `tasks/<task>/owner`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct OwnerRecord {
     /// The node.
     pub node: NodeId,
-    /// Which life of it: the token of the node's own key.
+    /// Its incarnation: the token of the node's own key.
     #[serde(default)]
     pub incarnation: u64,
-    /// Random, one for each claim: by it a node whose answer was lost knows its own claim again.
+    /// Random, one for each claim: a worker with a lost reply recognises its own claim by it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nonce: String,
-    /// What newer programs wrote.
+    /// Fields of newer programs.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
 
-/// A command, to a node or to a task.
+/// A command to a node or to a task.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CommandRecord {
-    /// What to do.
+    /// The action.
     pub command: String,
-    /// With what.
+    /// Its parameters.
     #[serde(default)]
     pub parameters: UnknownFields,
-    /// Under which id its result is awaited. A command to a node has its id in the key; one to a task without an id gets no result.
+    /// The id of its result. A command to a node has its id in the key; a command to a task without
+    /// an id gets no result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<CommandId>,
     /// When it was sent, by the sender's clock.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub sent_at: Timestamp,
-    /// Who sent it, in its own words.
+    /// The sender, in its own words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
-    /// Of a command to a node: the incarnation that it was sent to, the create revision of the node's key. It expires with that.
+    /// For a command to a node: the incarnation that it was sent to, which is the create revision
+    /// of the node's key. It expires with that incarnation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<u64>,
-    /// When it expires, by the sender's clock: [`COMMAND_EXPIRES_AFTER`](crate::layout::COMMAND_EXPIRES_AFTER) after it was sent. None: never.
+    /// When it expires, by the sender's clock:
+    /// [`COMMAND_EXPIRES_AFTER`](crate::layout::COMMAND_EXPIRES_AFTER) after it was sent. None:
+    /// never.
     ///
-    /// A worker compares it with its own clock when it reads the command, and refuses it from then on. So a worker whose clock is ahead of
-    /// the sender's refuses it that much earlier, and one whose clock is behind that much later.
+    /// A worker compares it with its own clock when it reads the command, and refuses it from then
+    /// on. So a worker with a clock ahead of the sender's refuses it that much earlier, and one
+    /// with a clock behind that much later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// What newer programs wrote.
+    /// Fields of newer programs.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
@@ -90,37 +98,39 @@ impl CommandRecord {
     }
 }
 
-/// How a command ended, under `results/<command>`.
+/// The result of a command, under `results/<command>`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ResultRecord {
-    /// Who handled it: a node, or whoever replaced it.
+    /// The node that handled it, or the sender that replaced it.
     pub handled_by: NodeId,
-    /// What came of it.
+    /// The outcome.
     pub outcome: CommandOutcome,
-    /// When.
+    /// The time.
     #[serde(default)]
     pub at: Timestamp,
-    /// How the task stood before.
+    /// The state of the task before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<TaskState>,
-    /// How it stood afterwards.
+    /// The state of the task after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<TaskState>,
-    /// Why nothing came of it, or what else is to be said.
+    /// Why the command had no effect, or a remark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// From when on it may be deleted: [`RESULT_EXPIRES_AFTER`](crate::layout::RESULT_EXPIRES_AFTER) after `at`, by the same clock.
+    /// When it may be deleted: [`RESULT_EXPIRES_AFTER`](crate::layout::RESULT_EXPIRES_AFTER) after
+    /// `at`, by the same clock.
     ///
-    /// The worker that sweeps compares it with its own clock: one whose clock is ahead deletes the result that much earlier.
+    /// The sweeping worker compares it with its own clock: with a clock ahead it deletes the result
+    /// that much earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// What newer programs wrote.
+    /// Fields of newer programs.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
 
 impl ResultRecord {
-    /// A result without details, which expires a day later.
+    /// Creates a result without details, which expires a day later.
     pub fn new(handled_by: NodeId, outcome: CommandOutcome, at: Timestamp) -> ResultRecord {
         ResultRecord {
             handled_by,
@@ -134,14 +144,14 @@ impl ResultRecord {
         }
     }
 
-    /// With a reason.
+    /// Adds a reason.
     #[must_use]
     pub fn why(mut self, why: impl Into<String>) -> ResultRecord {
         self.why = Some(why.into());
         self
     }
 
-    /// With what it did to a task.
+    /// Adds the states of the task before and after.
     #[must_use]
     pub fn step(mut self, from: TaskState, to: TaskState) -> ResultRecord {
         (self.from, self.to) = (Some(from), Some(to));
@@ -149,28 +159,28 @@ impl ResultRecord {
     }
 }
 
-/// What came of a command.
+/// The outcome of a command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CommandOutcome {
-    /// What it asked for was done.
+    /// The command was carried out.
     Done,
-    /// It was read and not obeyed; nothing changed.
+    /// The command was read and refused; nothing changed.
     Refused,
-    /// Another one was sent before anybody had handled it.
+    /// A later command was sent before this one was handled.
     Replaced,
-    /// Nobody handled it while it mattered.
+    /// No worker handled it before it expired.
     Expired,
-    /// It could not be understood.
+    /// The command is invalid.
     Malformed,
-    /// What a newer program says came of it.
+    /// An outcome of a newer program.
     #[serde(other)]
     Other,
 }
 
 impl CommandOutcome {
-    /// As it is stored and shown.
+    /// The stored and displayed name.
     pub const fn as_str(self) -> &'static str {
         match self {
             CommandOutcome::Done => "done",
@@ -193,13 +203,14 @@ fn is_unset(time: &Timestamp) -> bool {
     *time == Timestamp::default()
 }
 
-/// A record with nothing in it that we do not know; none if it is not that plain, for whatever reason. A list of the fields is no record.
+/// Decodes a record without unknown fields; none if that fails for any reason. A JSON list is no
+/// record.
 fn plain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
     let is_object = bytes.len() <= RECORD_BYTES_MAX && bytes.trim_ascii_start().starts_with(b"{");
     if is_object { serde_json::from_slice(bytes).ok() } else { None }
 }
 
-/// A task's record with nothing in it that we do not know.
+/// A task's record without unknown fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlainTask {
@@ -232,7 +243,7 @@ impl Record for TaskRecord {
     }
 }
 
-/// An owner's record with nothing in it that we do not know.
+/// An owner's record without unknown fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlainOwner<'a> {
@@ -263,10 +274,10 @@ impl Record for OwnerRecord {
     }
 }
 
-/// That a node takes no new tasks, under `frozen/<node>`. That it is there is what counts.
+/// Marks a node that takes no new tasks, under `frozen/<node>`. Only its existence counts.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct FrozenRecord {
-    /// Since when, by the node's clock.
+    /// The time, by the node's clock.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub since: Timestamp,
     /// The sender of the command.

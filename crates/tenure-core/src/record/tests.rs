@@ -1,4 +1,5 @@
-//! What is stored is read back, with what others put beside it; what is not ours is an error, never a panic.
+//! Records are read as they were stored, with unknown fields. Any other value is an error, never a
+//! panic.
 
 use proptest::prelude::*;
 
@@ -6,7 +7,7 @@ use super::*;
 use crate::id::NodeId;
 
 #[test]
-fn a_record_is_written_with_its_version_and_read_back() {
+fn record_round_trips_with_version() {
     let node = NodeId::parse("web-1").unwrap();
     let owner = OwnerRecord { node, incarnation: 3, nonce: String::new(), unknown: Map::new() };
     assert_eq!(owner.encode(), r#"{"node":"web-1","incarnation":3,"v":1}"#);
@@ -19,7 +20,7 @@ fn a_record_without_a_version_is_read_too() {
 }
 
 #[test]
-fn fields_of_a_newer_program_survive_an_older_one() {
+fn unknown_fields_are_kept() {
     let written = br#"{"v":1,"node":"x","incarnation":1,"zone":"eu"}"#;
     let again = OwnerRecord::decode(written).unwrap().encode();
     assert_eq!(
@@ -28,9 +29,10 @@ fn fields_of_a_newer_program_survive_an_older_one() {
     );
 }
 
-/// serde reads floating numbers a little wrong unless told otherwise, and each program that wrote such a record back would have changed it again.
+/// By default serde reads floating-point numbers with a small error, and each program that wrote
+/// such a record back would change it again.
 #[test]
-fn a_number_of_a_newer_program_is_not_changed_by_being_kept() {
+fn unknown_number_is_kept_unchanged() {
     let written = br#"{"node":"x","weight":-9337615926854775008,"ratio":0.30000000000000004}"#;
     let record = OwnerRecord::decode(written).unwrap();
     assert_eq!(OwnerRecord::decode(&record.encode()).unwrap(), record);
@@ -38,7 +40,7 @@ fn a_number_of_a_newer_program_is_not_changed_by_being_kept() {
 }
 
 #[test]
-fn what_is_not_a_record_says_why() {
+fn invalid_record_is_refused_with_reason() {
     assert!(matches!(OwnerRecord::decode(br#"{"v":2,"node":"x"}"#), Err(InvalidRecord::Newer { found: 2 })));
     for bytes in [&b""[..], b"x", b"[]", b"{}", br#"{"node":"a\u0000"}"#, br#"{"v":"1","node":"x"}"#, b"\xff"]
     {
@@ -50,9 +52,9 @@ fn what_is_not_a_record_says_why() {
     ));
 }
 
-/// What is read quickly and what is read patiently must be the same, whatever is there.
+/// The fast decoder and the full one must return the same, for any bytes.
 #[test]
-fn the_quick_way_to_read_a_record_says_what_the_patient_one_says() {
+fn fast_and_full_decoder_agree() {
     let texts = [
         r#"{"v":1,"node":"x","incarnation":7,"nonce":"n"}"#,
         r#"{"node":"x"}"#,
@@ -86,7 +88,7 @@ fn the_quick_way_to_read_a_record_says_what_the_patient_one_says() {
 }
 
 #[test]
-fn every_record_reads_the_least_that_may_be_there() {
+fn minimal_records_are_read() {
     assert_eq!(MemberRecord::decode(b"{}").unwrap().state, MemberState::Starting);
     assert_eq!(TaskRecord::decode(b"{}").unwrap().kind, None);
     assert_eq!(HolderRecord::decode(b"{}").unwrap().pid, 0);
@@ -113,7 +115,7 @@ proptest! {
 }
 
 #[test]
-fn a_glance_at_a_candidate_says_what_reading_it_says() {
+fn partial_candidate_read_matches_full_read() {
     for priority in [-3, 0, 7] {
         let record = CandidateRecord { priority, value: "x".to_owned(), ..CandidateRecord::default() };
         assert_eq!(CandidateRecord::priority_of(&record.encode()), Some(priority));

@@ -1,4 +1,4 @@
-//! How a stored time is shown and typed: RFC 3339, shown in UTC with milliseconds.
+//! Timestamps as text: RFC 3339, displayed in UTC with milliseconds.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,19 +10,19 @@ use super::Timestamp;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// Why a text is not a time.
+/// Why a text is not a timestamp.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{0:?} is not a time; write it as 2026-12-31T23:59:59Z or with an offset as +01:00")]
 pub struct InvalidTimestamp(String);
 
 impl Timestamp {
-    /// The time that is this much later; the largest one if there is none.
+    /// The timestamp this much later; the largest one if it would overflow.
     #[must_use]
     pub fn after(self, span: Duration) -> Timestamp {
         Timestamp(self.0.saturating_add(span_ms(span)))
     }
 
-    /// The time that is this much earlier; the smallest one if there is none.
+    /// The timestamp this much earlier; the smallest one if it would underflow.
     #[must_use]
     pub fn before(self, span: Duration) -> Timestamp {
         Timestamp(self.0.saturating_sub(span_ms(span)))
@@ -33,7 +33,8 @@ fn span_ms(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Reads RFC 3339. A time before 1970 and a leap second are none, and what is finer than a millisecond is left out.
+/// Parses RFC 3339. A time before 1970 and a leap second are refused, and digits below a
+/// millisecond are ignored.
 impl FromStr for Timestamp {
     type Err = InvalidTimestamp;
 
@@ -86,7 +87,7 @@ fn read(text: &str) -> Option<Timestamp> {
     u64::try_from(here_ms - offset_ms).ok().map(Timestamp)
 }
 
-/// What is still to be read.
+/// The rest of the text.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -126,7 +127,7 @@ fn days_in(year: u64, month: u64) -> u64 {
     }
 }
 
-/// How many days after 1970-01-01 a date is: [`date`] the other way round.
+/// The number of days from 1970-01-01 to a date: the inverse of [`date`].
 fn days(year: u64, month: u64, day: u64) -> Option<i64> {
     let year_from_march = year.checked_sub(u64::from(month <= 2))?;
     let (era, year_of_era) = (year_from_march / 400, year_from_march % 400);
@@ -145,9 +146,10 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// The date that is this many days after 1970-01-01.
+/// The date this many days after 1970-01-01.
 ///
-/// Years are counted from March, so that the leap day is the last of its year; an era is the 400 years after which the calendar repeats.
+/// Years are counted from March, so that the leap day is the last of its year. An era is the 400
+/// years after which the calendar repeats.
 fn date(days: u64) -> (u64, u64, u64) {
     let since_march_0 = days + 719_468;
     let (era, day_of_era) = (since_march_0 / 146_097, since_march_0 % 146_097);
@@ -164,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_shown_as_rfc_3339_with_milliseconds() {
+    fn timestamp_is_displayed_with_milliseconds() {
         for (ms, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_399_999, "2000-02-28T23:59:59.999Z"),
@@ -176,12 +178,12 @@ mod tests {
         ] {
             assert_eq!(Timestamp(ms).to_string(), text);
         }
-        // Whatever somebody stored is shown somehow.
+        // Any stored number is displayed.
         assert!(Timestamp(u64::MAX).to_string().ends_with('Z'));
     }
 
     #[test]
-    fn what_is_shown_is_read_back_on_every_day_of_a_few_centuries() {
+    fn displayed_days_are_parsed_back() {
         for day in (0..120_000).chain([2_932_896]) {
             let time = Timestamp(day * DAY_MS + 45_296_789);
             assert_eq!(time.to_string().parse(), Ok(time));
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_read_with_any_offset_and_any_fraction() {
+    fn offset_and_fraction_are_parsed() {
         for (text, ms) in [
             ("1970-01-01T00:00:00Z", 0),
             ("1970-01-01t01:00:00.5z", 3_600_500),

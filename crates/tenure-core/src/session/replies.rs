@@ -234,8 +234,8 @@ impl Session {
         now: Moment,
     ) {
         self.lapse(now);
-        // A reply after a loss is ignored: the loss dropped the request, and the next delete names the
-        // remaining keys again.
+        // A reply after a loss is ignored: the loss dropped the request, and the next delete names
+        // the remaining keys again.
         let Some(slot) = self.slots.get_mut(&id).filter(|slot| slot.deleting == Some(epoch)) else { return };
         slot.answered_delete(epoch);
         let mut any_failed = false;

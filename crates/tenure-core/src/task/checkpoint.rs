@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_written_by_us_is_refused() {
+    fn foreign_base64_is_refused() {
         for text in ["Z", "Zg", "Zg=", "Zh==", "Zm9=", "Z===", "====", "Zg==Zg==", "Zm9v\n", "Zm_v", "ä=="] {
             assert_eq!(decode(text.as_bytes()), None, "{text}");
         }
     }
 
     #[test]
-    fn a_checkpoint_over_the_limit_is_refused_with_both_numbers() {
+    fn large_checkpoint_is_refused_with_limit() {
         assert!(Checkpoint::new(vec![0; CHECKPOINT_BYTES_MAX]).is_ok());
         let refused = Checkpoint::new(vec![0; CHECKPOINT_BYTES_MAX + 1]).unwrap_err();
         assert_eq!(refused.to_string(), "a checkpoint of 262145 bytes, at most 262144 are stored");
@@ -181,7 +181,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_is_written_back_to_the_letter(text in "[A-Za-z0-9+/=]{0,12}") {
+        fn valid_text_round_trips(text in "[A-Za-z0-9+/=]{0,12}") {
             if let Some(bytes) = decode(text.as_bytes()) {
                 prop_assert_eq!(encode(&bytes), text);
             }

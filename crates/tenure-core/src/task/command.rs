@@ -1,7 +1,7 @@
-//! Messages as they travel: `{"command":"sleep","parameters":{"until":1798761599123}}`.
+//! Messages encoded as commands: `{"command":"sleep","parameters":{"until":1798761599123}}`.
 //!
-//! People and other programs write commands too, so nothing about one is trusted: what cannot be understood is an error that says why, so that
-//! its sender can be told.
+//! Clients and foreign programs write commands too, so nothing about one is trusted. A command that
+//! cannot be parsed is an error with the reason, for the reply to its sender.
 
 use serde_json::Value;
 
@@ -11,11 +11,11 @@ use crate::command::{CommandParameters, InvalidCommand};
 use crate::record::{CommandRecord, Timestamp};
 
 impl TaskMessage {
-    /// What a stored command says. Parameters that the command does not know are ignored.
+    /// Parses a stored command. Parameters that the command does not know are ignored.
     ///
     /// # Errors
     ///
-    /// [`InvalidCommand`] says what cannot be understood.
+    /// [`InvalidCommand`] with what cannot be parsed.
     pub fn parse(record: &CommandRecord) -> Result<TaskMessage, InvalidCommand> {
         let Some(command) = TaskMessageKind::parse(&record.command) else {
             return Err(InvalidCommand::unknown("a task", &record.command));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_what_the_documentation_says() {
+    fn command_has_documented_form() {
         assert_eq!(parse(r#"{"command":"pause"}"#), Ok(TaskMessage::Pause));
         assert_eq!(
             parse(r#"{"command":"sleep","parameters":{"until":5,"zone":"eu"}}"#),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_says_why() {
+    fn invalid_command_names_its_fault() {
         assert_eq!(why(r#"{"command":"paus"}"#), r#"there is no command "paus" to a task"#);
         assert_eq!(why(r#"{"command":"Pause"}"#), r#"there is no command "Pause" to a task"#);
         assert_eq!(
@@ -134,7 +134,7 @@ mod tests {
             r#"the parameter "blob" of checkpoint must be base64 of at most 256 KiB"#
         );
         let long = "x".repeat(100_000);
-        assert!(why(&format!(r#"{{"command":"{long}"}}"#)).len() < 100, "a long word is not said back whole");
+        assert!(why(&format!(r#"{{"command":"{long}"}}"#)).len() < 100, "a long name is truncated");
     }
 
     proptest! {

@@ -1,10 +1,12 @@
-//! How a task stands, as it is stored: the state, and what led to it.
+//! The stored state of a task: its status, and what led to it.
 //!
-//! Whoever owns the task changes the record with [`StateRecord::apply`] and stores it, guarded by its claim, if anything changed. It is
-//! stored with the task's next owner in mind: the errors that the error policy counts, the checkpoint to go on from, and the last steps for people who
-//! ask what happened.
+//! The owner of a task changes the record with [`StateRecord::apply`]. If anything changed, it
+//! stores the record in a write that is conditional on its claim. The record contains what the next
+//! owner needs: the errors that the error policy counts, the checkpoint to continue from, and the
+//! last steps for operators.
 //!
-//! **Invariant**: a message that is refused, or that leaves things as they are, changes nothing in the record, not even its time.
+//! **Invariant**: a message that is refused, or that has no effect, changes nothing in the record,
+//! not even its time.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -16,49 +18,53 @@ use super::state::{IllegalTransition, TaskMessage, TaskMessageKind, TaskState, T
 use crate::id::NodeId;
 use crate::record::{RECORD_BYTES_MAX, Record, TaskRecord, Timestamp, UnknownFields};
 
-/// How many errors are kept, the newest: as many as the usual policy counts.
+/// How many errors are kept, the newest ones: as many as the default policy counts.
 pub const ERRORS_LEN_MAX: usize = 8;
 
-/// How many steps are kept, the newest: a few days of a task that moves every hour, and some 4 KiB.
+/// How many steps are kept, the newest ones: a few days of a task that changes every hour, and some
+/// 4 KiB.
 pub const HISTORY_LEN_MAX: usize = 32;
 
-/// How much of an error's text or of a reason is kept: a message with its causes, not a dump. Eight of them must leave room for a checkpoint.
+/// How much text of an error or a reason is kept: a message with its causes, not a dump. Eight of
+/// them must leave room for a checkpoint.
 const TEXT_BYTES_MAX: usize = 2 * 1024;
 
-/// How a task stands, under `state/<task>`. A task without this record is runnable.
+/// The stored state of a task, under `state/<task>`. A task without this record is runnable.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "StoredStateRecord", into = "StoredStateRecord")]
 pub struct StateRecord {
-    /// The state.
+    /// The status.
     pub state: TaskStatus,
-    /// The newest errors, the oldest of them first.
+    /// The newest errors, the oldest first.
     pub errors: Vec<TaskFailure>,
-    /// How often it has failed in all.
+    /// How often it has failed.
     pub faults: u64,
     /// How many of its claims ended without an outcome.
     pub lost: u64,
-    /// The newest attempts that have ended, the oldest of them first.
+    /// The newest attempts that have ended, the oldest first.
     pub attempts: Vec<Attempt>,
-    /// Where the next owner goes on.
+    /// The checkpoint for the next owner.
     pub checkpoint: Option<Checkpoint>,
     /// When the record was last changed.
     pub updated_at: Timestamp,
-    /// Which node changed it.
+    /// The worker that changed it.
     pub by: Option<NodeId>,
-    /// Why it was given up or killed.
+    /// Why it failed or was killed.
     pub reason: Option<String>,
-    /// What was submitted. Only in a terminal state, so that a task that has ended can be shown and retried.
+    /// The submitted record. Only in a terminal state, so that an ended task can be shown and
+    /// retried.
     pub task: Option<TaskRecord>,
-    /// The newest changes of state, the oldest of them first. Checkpoints and releases change no state and are not among them.
+    /// The newest changes of state, the oldest first. Checkpoints and releases change no state and
+    /// are not included.
     pub history: Vec<HistoryEntry>,
-    /// What newer programs wrote.
+    /// Fields of newer programs.
     pub unknown: UnknownFields,
 }
 
 /// One failure of a task.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TaskFailure {
-    /// When, by the clock of the node that ran it.
+    /// When, by the clock of the worker that ran it.
     pub at: Timestamp,
     /// What went wrong.
     pub message: String,
@@ -67,34 +73,35 @@ pub struct TaskFailure {
 /// One change of state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HistoryEntry {
-    /// When, by the clock of the node that did it.
+    /// When, by the clock of the worker that made it.
     pub at: Timestamp,
-    /// How the task stood.
+    /// The previous state.
     pub from: TaskState,
-    /// What it was told.
+    /// The message.
     pub message: TaskMessageKind,
-    /// How it stood then.
+    /// The new state.
     pub to: TaskState,
-    /// The node that did it.
+    /// The worker that made it.
     pub by: NodeId,
 }
 
-/// What a message did to a record.
+/// The effect of a message on a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a record that changed must be stored"]
 pub enum Applied {
-    /// It is another record now: store it.
+    /// The record has changed: store it.
     Changed,
-    /// It is what it was: there is nothing to store.
+    /// The record is unchanged: there is nothing to store.
     Same,
 }
 
 impl StateRecord {
-    /// The number of the current or next attempt, from 1 on; of a task that has ended, that of its last one.
-    /// Failures and lost claims make a new one; a task that moves is still in the same.
+    /// The number of the current or next attempt, from 1 on; of an ended task, that of its last
+    /// one. Failures and lost claims start a new attempt; a task that only moves continues the same
+    /// one.
     pub fn attempt(&self) -> u64 {
         let ended = self.faults.saturating_add(self.lost);
-        // The attempt that failed a task is counted already, and no other follows it.
+        // The attempt that failed the task is counted already, and no other follows it.
         if self.state == TaskStatus::Failed { ended.max(1) } else { ended.saturating_add(1) }
     }
 
@@ -106,16 +113,18 @@ impl StateRecord {
             (self.updated_at, self.by) = (attempt.ended, Some(attempt.node.clone()));
         }
         self.attempts.push(attempt);
-        // Lost ones are noted with the next outcome, which may be after a later attempt was released.
+        // Lost attempts are added with the next outcome, which may follow a later attempt that was
+        // released.
         self.attempts.sort_by_key(|attempt| attempt.started);
         keep_newest(&mut self.attempts, ATTEMPTS_LEN_MAX);
     }
 
-    /// Ends a task whose claims end without an outcome again and again: no policy is consulted.
+    /// Fails a task with too many claims that ended without an outcome. The error policy is not
+    /// consulted.
     ///
     /// # Errors
     ///
-    /// [`IllegalTransition`] if the task does not take an error as it stands; nothing has changed.
+    /// [`IllegalTransition`] if the state takes no error; nothing was changed.
     pub fn quarantine(
         &mut self,
         reason: &str,
@@ -125,12 +134,13 @@ impl StateRecord {
         let faults = self.faults;
         let _ = self.apply(TaskMessage::Error { message: reason.to_owned() }, at, by)?;
         let applied = self.apply(TaskMessage::Error { message: reason.to_owned() }, at, by)?;
-        // No handler failed here; the lost claims are counted by themselves.
+        // No handler failed here; the lost claims have a counter of their own.
         self.faults = faults;
         Ok(applied)
     }
 
-    /// Keeps what was submitted with the final state. A record that could not be read again with it goes without.
+    /// Keeps the submitted record with the final state, unless the record would become too large to
+    /// be read again.
     pub fn keep_task(&mut self, task: &TaskRecord) {
         self.task = Some(task.clone());
         if self.encode().len() > RECORD_BYTES_MAX {
@@ -138,10 +148,10 @@ impl StateRecord {
         }
     }
 
-    /// The state with which a task that has ended runs again; none if it has not ended.
+    /// The state with which an ended task runs again. `None` if it has not ended.
     ///
-    /// It begins anew as far as the error policy is concerned. What was tried stays to be shown. A task that was not completed goes on from its
-    /// checkpoint.
+    /// The error policy starts from zero. Former attempts stay for display. A task that was not
+    /// completed continues from its checkpoint.
     pub fn retried(&self, at: Timestamp, by: &NodeId) -> Option<StateRecord> {
         if !self.state.is_terminal() {
             return None;
@@ -161,13 +171,14 @@ impl StateRecord {
         })
     }
 
-    /// Does what a message says, if the table allows it.
+    /// Applies a message, if the table allows it.
     ///
-    /// An error only leads to [`TaskStatus::Fault`] here; [`StateRecord::fail`] also decides what becomes of the task then.
+    /// An error leads only to [`TaskStatus::Fault`] here; [`StateRecord::fail`] applies the error
+    /// policy as well.
     ///
     /// # Errors
     ///
-    /// [`IllegalTransition`] if the task does not take the message as it stands; nothing has changed.
+    /// [`IllegalTransition`] if the state does not take the message; nothing was changed.
     pub fn apply(
         &mut self,
         message: TaskMessage,
@@ -216,11 +227,11 @@ impl StateRecord {
         Ok(Applied::Changed)
     }
 
-    /// Notes that the task failed, and does what the policy says about it: both steps, to be stored as one.
+    /// Records a failure and applies the error policy: two steps that are stored as one.
     ///
     /// # Errors
     ///
-    /// [`IllegalTransition`] if the task does not take an error as it stands; nothing has changed.
+    /// [`IllegalTransition`] if the state takes no error; nothing was changed.
     pub fn fail(
         &mut self,
         message: impl Into<String>,
@@ -235,7 +246,8 @@ impl StateRecord {
         }
     }
 
-    /// Does what the policy says about a task that is in [`TaskStatus::Fault`], as one stored by somebody else may be.
+    /// Applies the error policy to a task in [`TaskStatus::Fault`], which another program may have
+    /// stored.
     pub fn settle(&mut self, at: Timestamp, by: &NodeId, policy: &dyn ErrorPolicy) -> Applied {
         if self.state != TaskStatus::Fault {
             return Applied::Same;
@@ -250,7 +262,7 @@ impl StateRecord {
 
 impl Record for StateRecord {}
 
-/// The record field by field. A sleeping task without a time to wake is none.
+/// The record field by field. A sleeping task without a wake time is invalid.
 #[derive(Serialize, Deserialize)]
 struct StoredStateRecord {
     state: TaskState,
@@ -280,7 +292,7 @@ struct StoredStateRecord {
     unknown: UnknownFields,
 }
 
-/// A stored state that says that the task sleeps, but not until when.
+/// A stored state with status `sleeping` but without a wake time.
 #[derive(Debug, Error)]
 #[error("it sleeps, but not until any time")]
 struct MissingWakeTime;
@@ -339,7 +351,7 @@ fn keep_newest<T>(list: &mut Vec<T>, max: usize) {
     list.drain(..list.len().saturating_sub(max));
 }
 
-/// A text cut to what is kept of it, between two characters.
+/// Truncates a text at a character boundary.
 fn shortened(mut text: String) -> String {
     let cut = (0..=TEXT_BYTES_MAX.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
     text.truncate(cut.unwrap_or(0));

@@ -1,32 +1,30 @@
-//! What becomes of a task that failed: it sleeps and tries again, or it is given up.
+//! Error policies: whether a task that failed is retried after a sleep, or fails for good.
 //!
-//! The usual rule looks at how often a task failed lately, not in all: one that fails once a day for a year is worth another try, one that
-//! fails eight times in four hours is broken.
+//! The default policy counts recent errors and not all of them. A task that fails once a day for a
+//! year is retried; one that fails eight times in four hours is broken.
 
 use std::time::Duration;
-
-use thiserror::Error;
 
 use super::record::{ERRORS_LEN_MAX, StateRecord};
 use crate::record::Timestamp;
 
-/// Decides about tasks that failed. A closure is one too.
+/// Decides about tasks that failed. Implemented for closures.
 ///
-/// It sees the whole record: the newest errors, this one last, and how often the task has failed in all.
+/// It gets the whole record: the newest errors, the present one last, and the number of all errors.
 pub trait ErrorPolicy: Send + Sync {
-    /// What becomes of the task.
+    /// How the task continues.
     fn decide(&self, task: &StateRecord, now: Timestamp) -> RetryDecision;
 }
 
-/// What becomes of a task that failed.
+/// How a task that failed continues.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RetryDecision {
-    /// It sleeps, and then runs again.
+    /// It sleeps, and is then retried.
     Sleep {
-        /// Until when.
+        /// The time at which it is retried.
         until: Timestamp,
     },
-    /// It is given up.
+    /// It fails for good.
     Fail {
         /// Why.
         reason: String,
@@ -39,61 +37,101 @@ impl<F: Fn(&StateRecord, Timestamp) -> RetryDecision + Send + Sync> ErrorPolicy 
     }
 }
 
-/// The usual policy: so many errors within so long are too many, and until then each is followed by a sleep.
+/// Retries a failed task after a delay, and fails it after a number of attempts.
+///
+/// Unless changed, the delay is 10 min, and the eighth failure within 4 h fails the task.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_core::task::retry::Retry;
+///
+/// let second = Duration::from_secs(1);
+/// let retry = Retry::exponential(second, 300 * second).max_attempts(8).within(4 * 3_600 * second);
+/// assert_ne!(retry, Retry::never());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ErrorRate {
-    within: Duration,
-    errors_max: usize,
-    sleep: Duration,
+pub struct Retry {
+    initial: Duration,
+    max: Duration,
+    attempts_max: Option<u32>,
+    within: Option<Duration>,
 }
 
-/// A policy that could never give a task up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("{0} errors are to be too many, but only 1 to {ERRORS_LEN_MAX} are counted")]
-pub struct InvalidRetry(pub usize);
-
-impl Default for ErrorRate {
-    /// Eight errors within four hours are too many; ten minutes of sleep after each other one.
-    fn default() -> ErrorRate {
-        ErrorRate {
-            within: Duration::from_secs(4 * 60 * 60),
-            errors_max: ERRORS_LEN_MAX,
-            sleep: Duration::from_secs(10 * 60),
-        }
+impl Default for Retry {
+    /// Ten minutes after each failure; the eighth within four hours fails the task.
+    fn default() -> Retry {
+        let hour = Duration::from_secs(60 * 60);
+        Retry::fixed(hour / 6).max_attempts(8).within(4 * hour)
     }
 }
 
-impl ErrorRate {
-    /// This many errors within this long are too many.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidRetry`] unless there are 1 to 8: a record keeps the newest eight.
-    pub fn too_many(mut self, errors: usize, within: Duration) -> Result<ErrorRate, InvalidRetry> {
-        if !(1..=ERRORS_LEN_MAX).contains(&errors) {
-            return Err(InvalidRetry(errors));
-        }
-        (self.errors_max, self.within) = (errors, within);
-        Ok(self)
-    }
-
-    /// Sleeps this long after an error.
+impl Retry {
+    /// Retries after this delay, which doubles with each failure up to the maximum. Never fails the task unless attempts are limited.
     #[must_use]
-    pub fn sleep(mut self, sleep: Duration) -> ErrorRate {
-        self.sleep = sleep;
+    pub const fn exponential(initial: Duration, max: Duration) -> Retry {
+        Retry { initial, max, attempts_max: None, within: None }
+    }
+
+    /// Retries after the same delay each time. Never fails the task unless attempts are limited.
+    #[must_use]
+    pub const fn fixed(delay: Duration) -> Retry {
+        Retry::exponential(delay, delay)
+    }
+
+    /// Fails the task with its first failure.
+    #[must_use]
+    pub const fn never() -> Retry {
+        Retry::fixed(Duration::ZERO).max_attempts(1)
+    }
+
+    /// Fails the task when this many attempts have failed. Zero counts as one.
+    #[must_use]
+    pub const fn max_attempts(mut self, attempts: u32) -> Retry {
+        self.attempts_max = Some(attempts);
         self
     }
+
+    /// Counts only failures that are newer than this, so that a task which fails once a day is retried for ever.
+    ///
+    /// A task keeps its newest eight errors. More of them are estimated from the time that these eight took.
+    #[must_use]
+    pub const fn within(mut self, window: Duration) -> Retry {
+        self.within = Some(window);
+        self
+    }
+
+    /// The failures that count, this one among them.
+    fn failures(&self, task: &StateRecord, now: Timestamp) -> u64 {
+        let Some(window) = self.within else { return task.faults };
+        let window_ms = ms(window);
+        let since = now.0.saturating_sub(window_ms);
+        // An error in the future comes from a clock that is ahead. It counts as recent.
+        let recent = task.errors.iter().filter(|error| error.at.0 > since).count();
+        let recent = u64::try_from(recent).unwrap_or(u64::MAX);
+        let oldest = task.errors.first().filter(|error| error.at.0 > since);
+        match oldest {
+            // Older errors may lie in the window too, but are not kept: the same rate is assumed for them.
+            Some(oldest) if task.errors.len() == ERRORS_LEN_MAX => {
+                let took_ms = now.0.saturating_sub(oldest.at.0).max(1);
+                let estimate = u128::from(recent) * u128::from(window_ms) / u128::from(took_ms);
+                u64::try_from(estimate).unwrap_or(u64::MAX).min(task.faults).max(recent)
+            }
+            _ => recent,
+        }
+    }
 }
 
-impl ErrorPolicy for ErrorRate {
+impl ErrorPolicy for Retry {
     fn decide(&self, task: &StateRecord, now: Timestamp) -> RetryDecision {
-        let since = Timestamp(now.0.saturating_sub(ms(self.within)));
-        // An error of the future comes from a clock that is ahead, and is as new as any.
-        let recent = task.errors.iter().filter(|error| error.at > since).count();
-        if recent >= self.errors_max {
+        let failures = self.failures(task, now);
+        if self.attempts_max.is_some_and(|max| failures >= u64::from(max.max(1))) {
             return RetryDecision::Fail { reason: "exceeded error rate".to_owned() };
         }
-        RetryDecision::Sleep { until: Timestamp(now.0.saturating_add(ms(self.sleep))) }
+        // The first failure is followed by the initial delay.
+        let doublings = u32::try_from(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+        let factor = 2_u32.checked_pow(doublings).unwrap_or(u32::MAX);
+        let delay = self.initial.saturating_mul(factor).min(self.max);
+        RetryDecision::Sleep { until: Timestamp(now.0.saturating_add(ms(delay))) }
     }
 }
 
@@ -110,7 +148,7 @@ mod tests {
     const MINUTE: u64 = 60_000;
     const HOUR: u64 = 60 * MINUTE;
 
-    /// Fails a task at these times, waking it before each, and says how it stands in the end.
+    /// Fails a task at these times, waking it before each, and returns its final record.
     fn failed_at(policy: &dyn ErrorPolicy, times: impl IntoIterator<Item = u64>) -> StateRecord {
         let node = NodeId::parse("n").unwrap();
         let mut task = StateRecord::default();
@@ -124,16 +162,16 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_followed_by_ten_minutes_of_sleep() {
-        let task = failed_at(&ErrorRate::default(), [HOUR]);
+    fn error_is_followed_by_sleep() {
+        let task = failed_at(&Retry::default(), [HOUR]);
         assert_eq!(task.state, TaskStatus::Sleeping { until: Timestamp(HOUR + 10 * MINUTE) });
     }
 
     #[test]
-    fn the_eighth_error_within_four_hours_is_one_too_many() {
+    fn eighth_error_within_four_hours_fails_task() {
         let every_half_hour = |count| (0..count).map(|n| HOUR + n * 30 * MINUTE);
-        assert!(!failed_at(&ErrorRate::default(), every_half_hour(7)).state.is_terminal());
-        let task = failed_at(&ErrorRate::default(), every_half_hour(8));
+        assert!(!failed_at(&Retry::default(), every_half_hour(7)).state.is_terminal());
+        let task = failed_at(&Retry::default(), every_half_hour(8));
         assert_eq!(task.state, TaskStatus::Failed);
         assert_eq!(task.reason.as_deref(), Some("exceeded error rate"));
         assert_eq!((task.errors.len(), task.faults), (8, 8));
@@ -142,7 +180,7 @@ mod tests {
     #[test]
     fn errors_older_than_four_hours_do_not_count() {
         let every_40_minutes = (0..1_000).map(|n| n * 40 * MINUTE);
-        let task = failed_at(&ErrorRate::default(), every_40_minutes);
+        let task = failed_at(&Retry::default(), every_40_minutes);
         assert!(!task.state.is_terminal(), "six in four hours, for a month");
         assert_eq!((task.errors.len(), task.faults, task.attempt()), (8, 1_000, 1_001));
     }
@@ -150,20 +188,20 @@ mod tests {
     #[test]
     fn an_error_exactly_four_hours_old_is_old() {
         let times = [0, HOUR, HOUR, HOUR, HOUR, HOUR, HOUR, 4 * HOUR];
-        assert!(!failed_at(&ErrorRate::default(), times).state.is_terminal());
+        assert!(!failed_at(&Retry::default(), times).state.is_terminal());
         let times = [1, HOUR, HOUR, HOUR, HOUR, HOUR, HOUR, 4 * HOUR];
-        assert!(failed_at(&ErrorRate::default(), times).state.is_terminal());
+        assert!(failed_at(&Retry::default(), times).state.is_terminal());
     }
 
     #[test]
-    fn errors_of_a_clock_that_is_ahead_count_and_overflow_nothing() {
-        let policy = ErrorRate::default().sleep(Duration::MAX).too_many(2, Duration::MAX).unwrap();
+    fn future_errors_count_without_overflow() {
+        let policy = Retry::fixed(Duration::MAX).max_attempts(2).within(Duration::MAX);
         assert!(!failed_at(&policy, [u64::MAX]).state.is_terminal());
         assert!(failed_at(&policy, [u64::MAX, 5]).state.is_terminal());
     }
 
     #[test]
-    fn a_policy_of_the_user_s_own_is_a_closure() {
+    fn closure_is_error_policy() {
         let third_time = |task: &StateRecord, now: Timestamp| match task.faults {
             0..3 => RetryDecision::Sleep { until: now },
             _ => RetryDecision::Fail { reason: "three times is enough".to_owned() },
@@ -173,10 +211,36 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_could_not_count_its_errors_is_refused() {
-        for errors in [0, 9] {
-            assert_eq!(ErrorRate::default().too_many(errors, Duration::MAX), Err(InvalidRetry(errors)));
+    fn exponential_delay_doubles_up_to_maximum() {
+        let policy = Retry::exponential(Duration::from_secs(1), Duration::from_secs(5));
+        let mut task = StateRecord::default();
+        for (failures, delay_ms) in [(1, 1_000), (2, 2_000), (3, 4_000), (4, 5_000), (100, 5_000)] {
+            task.faults = failures;
+            let until = Timestamp(7 + delay_ms);
+            assert_eq!(policy.decide(&task, Timestamp(7)), RetryDecision::Sleep { until }, "{failures}");
         }
-        assert_eq!(InvalidRetry(9).to_string(), "9 errors are to be too many, but only 1 to 8 are counted");
+    }
+
+    #[test]
+    fn never_fails_with_first_error() {
+        assert_eq!(failed_at(&Retry::never(), [1]).state, TaskStatus::Failed);
+    }
+
+    #[test]
+    fn attempts_without_window_all_count() {
+        let policy = Retry::fixed(Duration::ZERO).max_attempts(12);
+        let daily = |count| (0..count).map(|n| n * 24 * HOUR);
+        assert!(!failed_at(&policy, daily(11)).state.is_terminal());
+        assert_eq!(failed_at(&policy, daily(12)).state, TaskStatus::Failed);
+    }
+
+    /// Only eight errors are kept: of a limit of 16 in 4 h, eight in 2 h count as reached.
+    #[test]
+    fn limit_above_eight_is_estimated_by_rate() {
+        let policy = Retry::fixed(Duration::ZERO).max_attempts(16).within(Duration::from_secs(4 * 3_600));
+        let every = |minutes: u64, count: u64| (0..count).map(move |n| HOUR + n * minutes * MINUTE);
+        assert_eq!(failed_at(&policy, every(15, 16)).state, TaskStatus::Failed);
+        assert!(!failed_at(&policy, every(15, 15)).state.is_terminal(), "only fifteen failures in all");
+        assert!(!failed_at(&policy, every(30, 100)).state.is_terminal(), "eight in four hours");
     }
 }

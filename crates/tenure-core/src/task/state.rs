@@ -1,6 +1,7 @@
-//! The states of a task, the messages it takes, and the one table that joins them.
+//! The states of a task, the messages it takes, and the transition table.
 //!
-//! Whatever is not in the table is refused and changes nothing. docs/task-states.md is written from it.
+//! A message that is not in the table is refused and changes nothing. docs/task-states.md is
+//! generated from it.
 //!
 //! **Invariant**: a terminal state takes no message.
 
@@ -13,30 +14,30 @@ use super::checkpoint::Checkpoint;
 use crate::record::Timestamp;
 use crate::sabotage::{SabotageRule, is_broken};
 
-/// How a task stands.
+/// The status of a task, with its details.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum TaskStatus {
-    /// Its owner runs it. What a task without a stored state is.
+    /// Its owner runs it. The status of a task without a stored state.
     #[default]
     Runnable,
-    /// Its owner lets it be until this time on the wall.
+    /// Its owner does not run it before this wall-clock time.
     Sleeping {
         /// When it runs again.
         until: Timestamp,
     },
-    /// It failed, and nobody has decided yet what becomes of it.
+    /// It failed, and the error policy has not decided yet how it continues.
     Fault,
-    /// Its owner lets it be until it is told otherwise.
+    /// Its owner does not run it until a command resumes it.
     Paused,
     /// It has done its work. Terminal.
     Completed,
-    /// It was given up. Terminal.
+    /// It failed for good. Terminal.
     Failed,
-    /// Somebody ended it. Terminal.
+    /// A command ended it. Terminal.
     Killed,
 }
 
-/// A state without its details.
+/// The state of a task, without details.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
@@ -56,21 +57,21 @@ pub enum TaskState {
     Killed,
 }
 
-/// What is said to a task.
+/// A message to a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TaskMessage {
-    /// Run, whatever it does now.
+    /// Run, in any state.
     Run,
-    /// Sleep until then.
+    /// Sleep until a time.
     Sleep {
         /// When to run again, by the wall clock.
         until: Timestamp,
     },
-    /// Stop until told otherwise.
+    /// Stop until a command resumes it.
     Pause,
-    /// End, not done.
+    /// End without being completed.
     Kill {
-        /// Why, in somebody's words.
+        /// Why, as the sender states it.
         reason: Option<String>,
     },
     /// It failed.
@@ -80,16 +81,16 @@ pub enum TaskMessage {
     },
     /// It is done.
     Complete,
-    /// Keep this progress for the next owner; without a blob: save what there is.
+    /// Keep this checkpoint for the next owner. Without a blob: ask the handler to save one.
     Checkpoint {
-        /// The progress.
+        /// The checkpoint.
         blob: Option<Checkpoint>,
     },
     /// Go to another owner.
     Release,
 }
 
-/// A message without its details.
+/// The kind of a message, without details.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskMessageKind {
@@ -111,10 +112,10 @@ pub enum TaskMessageKind {
     Release,
 }
 
-/// One line of the table: a state, a message it takes, and the state that this leads to.
+/// A row of the table: a state, a message it takes, and the resulting state.
 pub type Transition = (TaskState, TaskMessageKind, TaskState);
 
-/// Everything that is allowed.
+/// All transitions that are allowed.
 pub const TABLE: &[Transition] = {
     use TaskMessageKind as M;
     use TaskState as S;
@@ -149,21 +150,21 @@ pub const TABLE: &[Transition] = {
     ]
 };
 
-/// A message that a state does not take. Nothing has changed.
+/// A message that a state does not take. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("a {from} task does not take {message}")]
 pub struct IllegalTransition {
-    /// How the task stands, now as before.
+    /// The state, which is unchanged.
     pub from: TaskState,
-    /// What it was told.
+    /// The message.
     pub message: TaskMessageKind,
 }
 
-/// What a message makes of a state.
+/// The result of a message in a state.
 ///
 /// # Errors
 ///
-/// [`IllegalTransition`] if the table has nothing for the two.
+/// [`IllegalTransition`] if the table has no row for the two.
 pub fn transition(state: TaskStatus, message: &TaskMessage) -> Result<TaskStatus, IllegalTransition> {
     let (from, said) = (state.kind(), message.kind());
     if is_broken(SabotageRule::LegalSteps) && (from, said) == (TaskState::Paused, TaskMessageKind::Run) {
@@ -176,11 +177,11 @@ pub fn transition(state: TaskStatus, message: &TaskMessage) -> Result<TaskStatus
         (_, TaskStatus::Sleeping { until }) => Some(until),
         _ => None,
     };
-    Ok(to.until(until).expect("nothing but sleep leads into sleep, and it says until when"))
+    Ok(to.until(until).expect("only a sleep message leads to sleeping, and it has a time"))
 }
 
 impl TaskStatus {
-    /// Without its details.
+    /// The state without details.
     pub const fn kind(self) -> TaskState {
         match self {
             TaskStatus::Runnable => TaskState::Runnable,
@@ -225,7 +226,7 @@ impl TaskState {
         TaskState::Killed,
     ];
 
-    /// As it is stored and shown.
+    /// The stored and displayed text.
     pub const fn as_str(self) -> &'static str {
         match self {
             TaskState::Runnable => "runnable",
@@ -238,12 +239,12 @@ impl TaskState {
         }
     }
 
-    /// Reads what [`TaskState::as_str`] writes.
+    /// Parses the text of [`TaskState::as_str`].
     pub fn parse(text: &str) -> Option<TaskState> {
         TaskState::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
 
-    /// The state with its details; none if this one needs a time and there is none.
+    /// The status of this state. `None` if it needs a time and there is none.
     pub fn until(self, until: Option<Timestamp>) -> Option<TaskStatus> {
         Some(match self {
             TaskState::Runnable => TaskStatus::Runnable,
@@ -256,7 +257,7 @@ impl TaskState {
         })
     }
 
-    /// Whether a task that stands so has ended.
+    /// Whether a task in this state has ended.
     pub const fn is_terminal(self) -> bool {
         match self {
             TaskState::Runnable | TaskState::Sleeping | TaskState::Fault | TaskState::Paused => false,
@@ -272,7 +273,7 @@ impl fmt::Display for TaskState {
 }
 
 impl TaskMessage {
-    /// Without its details.
+    /// The kind of the message.
     pub const fn kind(&self) -> TaskMessageKind {
         match self {
             TaskMessage::Run => TaskMessageKind::Run,
@@ -300,7 +301,7 @@ impl TaskMessageKind {
         TaskMessageKind::Release,
     ];
 
-    /// As it is stored and shown.
+    /// The stored and displayed text.
     pub const fn as_str(self) -> &'static str {
         match self {
             TaskMessageKind::Run => "run",
@@ -314,7 +315,7 @@ impl TaskMessageKind {
         }
     }
 
-    /// Reads what [`TaskMessageKind::as_str`] writes.
+    /// Parses the text of [`TaskMessageKind::as_str`].
     pub fn parse(text: &str) -> Option<TaskMessageKind> {
         TaskMessageKind::ALL.into_iter().find(|kind| kind.as_str() == text)
     }

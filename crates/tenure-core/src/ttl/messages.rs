@@ -1,4 +1,5 @@
-//! What a TTL election and its driver exchange: requests to the storage, replies, and how a term can end.
+//! What a TTL election and its driver exchange: requests to the storage, replies, and how a term
+//! can end.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! One TTL election in virtual milliseconds. The TTL is 4 s: renewed every second, patience 1 s, margin 0.5 s.
+//! One TTL election in virtual milliseconds. The TTL is 4 s: renewed every second, patience 1 s,
+//! margin 0.5 s.
 
 mod world;
 

@@ -1,4 +1,4 @@
-//! What a transaction refuses before it is sent, and when a condition holds.
+//! Transactions that are refused before they are sent, and conditions that hold.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn one_key_changes_once_in_a_branch() {
 }
 
 #[test]
-fn a_list_may_hold_128_operations_and_no_more() {
+fn list_is_limited_to_128_operations() {
     let puts = |count| Txn { then: (0..count).map(|n| Op::put(format!("/{n}"), "")).collect(), ..Txn::new() };
     assert_eq!(check(&puts(128)), Ok(()));
     assert_eq!(check(&puts(129)), Err(InvalidRequest::TooManyOps { count: 129, max: 128 }));
@@ -33,14 +33,14 @@ fn a_list_may_hold_128_operations_and_no_more() {
 }
 
 #[test]
-fn a_request_over_the_limit_is_refused_with_both_numbers() {
+fn oversized_request_is_refused_with_numbers() {
     let of = |bytes: usize| Txn::new().then(Op::put("/k", vec![0; bytes]));
     assert_eq!(check(&of(1_400_000)), Ok(()));
     assert_eq!(check(&of(2 << 20)), Err(InvalidRequest::TooLarge { bytes: (2 << 20) + 34, max: 1_572_864 }));
 }
 
 #[test]
-fn an_empty_key_is_refused_wherever_it_stands() {
+fn empty_key_is_refused_in_every_position() {
     for txn in [
         Txn::new().when(Condition::absent("")),
         Txn::new().then(Op::put("", "v")),
@@ -52,7 +52,7 @@ fn an_empty_key_is_refused_wherever_it_stands() {
 }
 
 #[test]
-fn a_missing_key_compares_as_zero_and_its_value_as_nothing() {
+fn missing_key_compares_as_zero() {
     for is in [Comparison::Equal, Comparison::NotEqual, Comparison::Less, Comparison::Greater] {
         let value = Condition { key: "/k".into(), is, field: Field::Value("".into()) };
         assert!(!value.holds(None), "{is:?}");

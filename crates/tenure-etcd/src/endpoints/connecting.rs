@@ -76,7 +76,7 @@ impl Endpoints {
         match opening.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().expect("the wait was for an outcome"),
             Err(_) => {
-                // The task ended without a word, which only a runtime that shuts down can do.
+                // The task ended without a result, which happens only when the runtime shuts down.
                 slot.state().opening = None;
                 Err(ConnectFailure::Fatal(Error::Closed))
             }
@@ -120,7 +120,7 @@ impl Endpoints {
         Ok(connection)
     }
 
-    /// Trades name and password for a token.
+    /// Exchanges name and password for a token.
     async fn sign_in(
         &self,
         slot: &Endpoint,
@@ -178,7 +178,7 @@ impl Endpoints {
     async fn introduce(&self, connection: &Connection) -> Result<(), ConnectFailure> {
         let status = match self.status_of(connection).await {
             Ok(status) => status,
-            // A server may keep its status from us; then the first answer is checked instead.
+            // A server may refuse its status to a client; then the first reply is checked instead.
             Err(StatusFailure::Refused) => return Ok(()),
             Err(StatusFailure::Silent(cause)) => return Err(ConnectFailure::Unreachable(cause)),
             Err(StatusFailure::BrokeOff(text)) => {
@@ -200,7 +200,7 @@ impl Endpoints {
         Ok(())
     }
 
-    /// One status request, within the time of one try.
+    /// One status request, within the time of one attempt.
     pub(super) async fn status_of(&self, connection: &Connection) -> Result<StatusResponse, StatusFailure> {
         let silent = |text: String| StatusFailure::Silent(Cause::at(&connection.address, text));
         let request = connection
@@ -227,9 +227,10 @@ impl Endpoints {
         Ok(status)
     }
 
-    /// The connection broke before its first answer: the first time, further connections find out whether TLS is the reason.
+    /// The connection broke before its first reply. The first time, further connections find out
+    /// whether TLS is the reason.
     ///
-    /// They count as connects, so a cluster in trouble is not asked more often for it.
+    /// They count as connects, so a cluster in trouble gets no extra load.
     async fn broke_off(&self, slot: &Endpoint, text: &str) -> ConnectFailure {
         match &slot.state().diagnosis {
             Diagnosis::Open => {}
@@ -276,9 +277,9 @@ impl Endpoints {
 
 /// Why a status request gave no status.
 pub(super) enum StatusFailure {
-    /// The member lives but will not publisher.
+    /// The member is alive but refuses its status.
     Refused,
-    /// No answer.
+    /// No reply.
     Silent(Cause),
     /// The connection broke.
     BrokeOff(String),

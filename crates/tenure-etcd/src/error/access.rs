@@ -74,7 +74,7 @@ pub enum TlsFailure {
     /// TLS is configured, and the server does not speak it.
     #[error("the server does not speak TLS")]
     ServerIsPlain,
-    /// The address is in the clear, and the server speaks TLS.
+    /// The address uses no TLS, and the server requires it.
     #[error("the server speaks TLS, and the address is in the clear")]
     ServerIsTls,
     /// No trusted authority signed the server's certificate.
@@ -92,7 +92,7 @@ pub enum TlsFailure {
     /// The server refuses the client certificate.
     #[error("the server refuses the client certificate ({0})")]
     ClientCertificateRefused(String),
-    /// Anything else, in the words of the TLS library.
+    /// Anything else, as the TLS library reports it.
     #[error("{0}")]
     Other(String),
 }

@@ -77,7 +77,7 @@ impl Pings {
     }
 }
 
-/// When something came from the peer last.
+/// When something was received from the peer last.
 #[derive(Clone)]
 pub(super) struct LastReceived {
     started: Instant,
@@ -96,7 +96,7 @@ impl LastReceived {
     }
 }
 
-/// A socket that takes note when something comes in.
+/// A socket that records when something is received.
 pub(super) struct ReadObserver<S> {
     socket: S,
     last_received: LastReceived,

@@ -1,7 +1,8 @@
 //! Runs a command with a real etcd beside it: `with-etcd [--members N] [--default-timers] [--durable] -- CMD ARGS…`
 //!
-//! The command finds it in `TENURE_ENDPOINTS`; `TENURE_ETCD_PIDS` and `TENURE_ETCD_FOLDER` tell what may be
-//! killed and looked at. etcd is gone when the command ends, and its exit code is ours.
+//! The command finds it in `TENURE_ENDPOINTS`; `TENURE_ETCD_PIDS` and `TENURE_ETCD_FOLDER` contain
+//! what may be killed and read. etcd is gone when the command ends, and its exit code is passed
+//! through.
 #![allow(clippy::print_stderr, reason = "a command speaks to its user")]
 
 use std::ffi::OsString;
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was asked for on the command line.
+/// The parsed command line.
 struct CommandLine {
     builder: Builder,
     /// **Invariant**: not empty.
@@ -81,7 +82,7 @@ fn members(arg: Option<OsString>) -> Result<usize, String> {
     members.ok_or_else(|| format!("`--members` needs a number from 1 to 7, not {}", arg.display()))
 }
 
-/// The command's code, and 128 + n when signal n ended it, as shells say it.
+/// The command's code, and 128 + n when signal n ended it, as in shells.
 fn code_of(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))

@@ -174,11 +174,11 @@ impl ProxyConnection {
     /// Moves what can be moved without waiting.
     fn step(&mut self) -> io::Result<()> {
         let now = Instant::now();
-        let up_fate = self.fate(&[Mode::BlackHole]);
+        let up_fate = self.read_action(&[Mode::BlackHole]);
         let down_fate = match self.mode {
             Mode::HoldAnswers => ReadAction::Carry(HELD_FOR),
             Mode::DelayAnswers(delay) => ReadAction::Carry(delay),
-            _ => self.fate(&[Mode::BlackHole, Mode::BlackHoleAnswers]),
+            _ => self.read_action(&[Mode::BlackHole, Mode::BlackHoleAnswers]),
         };
         if self.up.wants_read() {
             self.has_lost |= self.up.read(&mut self.client, &mut self.buffer, (up_fate, now))?;
@@ -200,7 +200,7 @@ impl ProxyConnection {
         Ok(())
     }
 
-    fn fate(&self, vanish_in: &[Mode]) -> ReadAction {
+    fn read_action(&self, vanish_in: &[Mode]) -> ReadAction {
         match self.mode {
             mode if vanish_in.contains(&mode) => ReadAction::Vanish,
             Mode::Delay(delay) => ReadAction::Carry(delay),

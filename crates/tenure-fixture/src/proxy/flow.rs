@@ -15,7 +15,7 @@ pub(super) struct Flow {
     queued_bytes: usize,
     /// The source sends no more: it closed, or it broke in a black hole.
     is_ended: bool,
-    /// The end was told to the destination.
+    /// The end was passed on to the destination.
     is_closed: bool,
     /// The destination takes no more at the moment.
     is_blocked: bool,

@@ -1,4 +1,4 @@
-//! What the fixture promises to the tests that stand on it, shown on real processes.
+//! What the fixture promises to the tests that use it, shown on real processes.
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
 mod members;

@@ -41,7 +41,7 @@ fn connect(proxy: &Proxy) -> TcpStream {
     stream
 }
 
-fn answer(stream: &mut TcpStream, text: &str) -> std::io::Result<String> {
+fn reply(stream: &mut TcpStream, text: &str) -> std::io::Result<String> {
     stream.write_all(text.as_bytes())?;
     let mut bytes = vec![0; text.len()];
     stream.read_exact(&mut bytes)?;
@@ -53,7 +53,7 @@ fn carried() -> (Proxy, TcpStream, Receiver<Vec<u8>>) {
     let (addr, received) = echo();
     let proxy = Proxy::to(addr);
     let mut stream = connect(&proxy);
-    assert_eq!(answer(&mut stream, "hello").unwrap(), "hello");
+    assert_eq!(reply(&mut stream, "hello").unwrap(), "hello");
     assert_eq!(received.recv_timeout(SILENCE * 10).unwrap(), b"hello");
     (proxy, stream, received)
 }
@@ -98,7 +98,7 @@ fn refuse_resets_only_new_connections() {
     }
     assert_eq!(proxy.connections_accepted(), 4);
     assert!(proxy.accept_times()[1..].iter().all(|time| *time >= begun));
-    assert_eq!(answer(&mut old, "still").unwrap(), "still");
+    assert_eq!(reply(&mut old, "still").unwrap(), "still");
 }
 
 #[test]
@@ -107,9 +107,9 @@ fn closed_mode_closes_and_reopens_port() {
     proxy.set(Mode::Closed);
     let refusal = TcpStream::connect(proxy.addr()).unwrap_err();
     assert_eq!(refusal.kind(), ErrorKind::ConnectionRefused);
-    assert_eq!(answer(&mut old, "still").unwrap(), "still");
+    assert_eq!(reply(&mut old, "still").unwrap(), "still");
     proxy.set(Mode::Pass);
-    assert_eq!(answer(&mut connect(&proxy), "again").unwrap(), "again");
+    assert_eq!(reply(&mut connect(&proxy), "again").unwrap(), "again");
     assert_eq!(proxy.connections_accepted(), 2);
 }
 
@@ -119,7 +119,7 @@ fn cut_fin_ends_connections_in_order() {
     proxy.set(Mode::CutFin);
     assert_eq!(old.read(&mut [0; 16]).unwrap(), 0);
     let mut new = connect(&proxy);
-    new.write_all(b"bytes that nobody reads").unwrap();
+    new.write_all(b"bytes that are never read").unwrap();
     assert_eq!(new.read(&mut [0; 16]).unwrap(), 0);
 }
 
@@ -137,7 +137,7 @@ fn cut_resets_only_old_connections() {
     let (proxy, mut old, _received) = carried();
     proxy.cut();
     assert!(is_reset(&mut old));
-    assert_eq!(answer(&mut connect(&proxy), "new").unwrap(), "new");
+    assert_eq!(reply(&mut connect(&proxy), "new").unwrap(), "new");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn black_hole_swallows_then_resets() {
     proxy.set(Mode::Pass);
     assert!(is_reset(&mut old));
     assert!(is_reset(&mut new));
-    assert_eq!(answer(&mut connect(&proxy), "new").unwrap(), "new");
+    assert_eq!(reply(&mut connect(&proxy), "new").unwrap(), "new");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn idle_connection_survives_black_hole() {
     let (proxy, mut stream, _received) = carried();
     proxy.set(Mode::BlackHole);
     proxy.set(Mode::Pass);
-    assert_eq!(answer(&mut stream, "whole").unwrap(), "whole");
+    assert_eq!(reply(&mut stream, "whole").unwrap(), "whole");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn black_hole_hides_server_death() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.member(0).client_addr());
     let mut stream = connect(&proxy);
-    eventually("the connection stands", || proxy.connections_open() == 1);
+    eventually("the connection is open", || proxy.connections_open() == 1);
     proxy.set(Mode::BlackHoleAnswers);
     etcd.member(0).kill();
     stream.write_all(b"GET /version HTTP/1.0\r\n\r\n").unwrap();
@@ -195,7 +195,7 @@ fn delay_applies_each_way() {
     let delay = Duration::from_millis(60);
     proxy.set(Mode::Delay(delay));
     let begun = Instant::now();
-    assert_eq!(answer(&mut stream, "slow").unwrap(), "slow");
+    assert_eq!(reply(&mut stream, "slow").unwrap(), "slow");
     assert!(begun.elapsed() >= 2 * delay, "{:?}", begun.elapsed());
 
     proxy.set(Mode::Delay(Duration::from_secs(3600)));
@@ -215,7 +215,7 @@ fn missing_server_is_a_reset() {
     assert!(is_reset(&mut connect(&proxy)));
 }
 
-/// A message in two pieces, and an answer in two: with Nagle's algorithm on either leg the second piece
+/// A message in two pieces, and an reply in two: with Nagle's algorithm on either leg the second piece
 /// would wait for the first one's acknowledgement, which comes after 40 ms.
 #[test]
 fn partial_message_is_forwarded() {

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use tenure_fixture::Etcd;
 
-/// For the others to elect somebody: their timeout is 0.2 s, on a machine that may be busy.
+/// For the others to elect a leader: their timeout is 0.2 s, on a machine that may be busy.
 const ELECTION_WAIT: Duration = Duration::from_secs(20);
 
 fn cluster() -> Etcd {
     Etcd::builder().members(3).peer_wires().start()
 }
 
-/// Waits until one of the others leads, and says who.
+/// Waits until one of the others leads, and returns its index.
 fn await_other_leader(etcd: &Etcd, than: usize) -> usize {
     let deadline = Instant::now() + ELECTION_WAIT;
     let others = || (0..3).filter(|index| *index != than);
@@ -19,7 +19,7 @@ fn await_other_leader(etcd: &Etcd, than: usize) -> usize {
         if let Some(leader) = others().find(|index| etcd.member(*index).is_leader()) {
             return leader;
         }
-        assert!(Instant::now() < deadline, "nobody else leads:\n{}", etcd.member((than + 1) % 3).log());
+        assert!(Instant::now() < deadline, "no other member leads:\n{}", etcd.member((than + 1) % 3).log());
         std::thread::sleep(Duration::from_millis(5));
     }
 }

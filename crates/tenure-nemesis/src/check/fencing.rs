@@ -4,7 +4,7 @@
 use super::{Evidence, Violation, holds};
 use crate::history::HistoryEvent;
 
-/// Finds holders that were refused and believed on.
+/// Finds holders that were refused and still considered their hold valid.
 pub fn check(evidence: &Evidence) -> Vec<Violation> {
     let holds = holds::of(evidence);
     let by_hand = |line: &str, token: i64| {

@@ -13,7 +13,7 @@ pub fn check(holds: &[Hold]) -> Vec<Violation> {
     }
     let mut violations = Vec::new();
     for holds in lines.values_mut() {
-        // A hold is granted before its first look is over, and not before it was asked for.
+        // A hold is granted before its first check is complete, and not before it was requested.
         holds.sort_by_key(|hold| hold.from);
         let mut largest: Option<&Hold> = None;
         let mut earlier = holds.iter().peekable();

@@ -54,7 +54,7 @@ impl HolderContext {
         }
     }
 
-    /// NemesisRng for one actor.
+    /// A generator for one actor.
     pub(super) fn rng(&self) -> NemesisRng {
         self.rng.lock().unwrap_or_else(PoisonError::into_inner).split()
     }

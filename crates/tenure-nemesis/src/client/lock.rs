@@ -72,13 +72,14 @@ async fn hold(
     let op = context.history.begin(OperationKind::Release, line, None);
     let outcome = match guard.release().await {
         Ok(()) => (OperationOutcome::Ok, None),
-        // It goes on in the background, or was over before: both are right answers.
+        // It continues in the background, or ended before: both are correct.
         Err(error) => (OperationOutcome::No, Some(error.to_string())),
     };
     context.history.end(op, outcome.0, None, outcome.1);
 }
 
-/// Reads the counter under a hold, thinks, and writes one more. False once the hold is lost.
+/// Reads the counter under a hold, waits, and writes one more. Returns `false` once the hold is
+/// lost.
 pub(super) async fn count(
     context: &HolderContext,
     belief: &RecordedHold<'_>,

@@ -5,10 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::client::{Client, NewTask, SubmitError, TaskFilter};
-use tenure::task::{Handler, RawProps};
+use tenure::task::{CommandError, Handler, RawProps};
 use tenure::worker::ShutdownError;
-use tenure::{Outcome as Ending, Task, TaskError, Tenure};
+use tenure::{NewTask, Outcome as Ending, SubmitError, Task, TaskError, Tenure};
 use tenure_core::id::{NodeId, TaskId};
 use tenure_core::task::TaskMessage;
 use tokio::task::JoinHandle;
@@ -30,10 +29,10 @@ const LEAVING: Duration = Duration::from_secs(10);
 
 /// Begins all of it. The result is done when the node has left.
 pub(super) fn begin(context: &HolderContext) -> impl Future<Output = Result<(), ShutdownError>> + use<> {
-    let client = Client::new(context.store.clone(), &namespace());
-    let (own_context, submitting) = (context.clone(), client.clone());
+    let tenure = Tenure::on_session(&context.session, namespace()).expect("a valid name");
+    let (own_context, submitting) = (context.clone(), tenure.clone());
     context.act(async move { submit(own_context, submitting).await });
-    let (own_context, commanding) = (context.clone(), client.clone());
+    let (own_context, commanding) = (context.clone(), tenure.clone());
     context.act(async move { command(own_context, commanding).await });
     let own_context = context.clone();
     let node: JoinHandle<Result<(), ShutdownError>> = tokio::spawn(be_a_node(own_context));
@@ -59,7 +58,7 @@ async fn be_a_node(context: HolderContext) -> Result<(), ShutdownError> {
             joined = builder.start().try_now() => joined,
         };
         let Ok(node) = joined else {
-            // The former life's key is still there, or the store is away.
+            // The key of the earlier incarnation is still there, or the store cannot be reached.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -117,7 +116,7 @@ async fn work(context: &HolderContext, ledger: SocketAddr, task: Task<RawProps>)
     ending
 }
 
-async fn submit(context: HolderContext, client: Client) {
+async fn submit(context: HolderContext, tenure: Tenure) {
     let mut rng = context.rng();
     let life = std::process::id();
     let mut number = 0_u64;
@@ -125,21 +124,21 @@ async fn submit(context: HolderContext, client: Client) {
         number += 1;
         let id = TaskId::parse(&format!("{}-{life}-{number}", context.name)).expect("a good name");
         let steps = u8::try_from(1 + rng.below(5)).unwrap_or(1);
-        let task = NewTask::new(id.clone()).props(&steps).expect("props are small");
+        let task = NewTask::new("").id(&id).props(&steps);
         let op = context.history.begin(OperationKind::Submit, id.as_str(), None);
-        let (outcome, why) = match client.submit(task).await {
+        let (outcome, why) = match tenure.submit(task).await {
             Ok(_) => (OperationOutcome::Ok, None),
-            Err(error @ SubmitError::Unknown(_)) => (OperationOutcome::Unknown, Some(error.to_string())),
+            Err(error @ SubmitError::Ambiguous(_)) => (OperationOutcome::Unknown, Some(error.to_string())),
             Err(error) => (OperationOutcome::No, Some(error.to_string())),
         };
         context.history.end(op, outcome, None, why);
     }
 }
 
-async fn command(context: HolderContext, client: Client) {
+async fn command(context: HolderContext, tenure: Tenure) {
     let mut rng = context.rng();
     while context.rest(rng.ms(200, 1_500)).await {
-        let Ok(listing) = client.tasks(&TaskFilter::new()).await else { continue };
+        let Ok(listing) = tenure.tasks().list().await else { continue };
         if listing.tasks.is_empty() {
             continue;
         }
@@ -152,15 +151,15 @@ async fn command(context: HolderContext, client: Client) {
             _ => vec![TaskMessage::Release],
         };
         for message in messages {
-            send(&context, &client, &task, message).await;
+            send(&context, &tenure, &task, message).await;
         }
     }
 }
 
-async fn send(context: &HolderContext, client: &Client, task: &TaskId, message: TaskMessage) {
+async fn send(context: &HolderContext, tenure: &Tenure, task: &TaskId, message: TaskMessage) {
     let op =
         context.history.begin(OperationKind::Command, task.as_str(), Some(format!("{:?}", message.kind())));
-    let sent = match client.command(task, message).await {
+    let sent = match tenure.task(task).command(message).no_reply().await {
         Ok(sent) => sent,
         Err(error) => {
             context.history.end(op, OperationOutcome::No, None, Some(error.to_string()));
@@ -172,9 +171,9 @@ async fn send(context: &HolderContext, client: &Client, task: &TaskId, message: 
     context.history.end(op, OperationOutcome::Ok, None, Some(command.clone()));
     let history = Arc::clone(&context.history);
     context.act(async move {
-        let outcome = match sent.wait(REPLY_WAIT).await {
+        let outcome = match sent.reply().timeout(REPLY_WAIT).await {
             Ok(handled) => handled.outcome.as_str().to_owned(),
-            Err(tenure::client::WaitCommandError::Gone) => "gone".to_owned(),
+            Err(CommandError::Deleted) => "gone".to_owned(),
             Err(error) => format!("unknown: {error}"),
         };
         history.record(HistoryEvent::Told { command, outcome });

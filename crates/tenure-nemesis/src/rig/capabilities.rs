@@ -25,7 +25,7 @@ pub(super) struct Capabilities {
 }
 
 impl Capabilities {
-    /// Looks around; with a network of our own, inside of it.
+    /// Finds out what is possible; with a network of its own, inside it.
     pub(super) fn find(options: &Options, network: Option<&Network>) -> Capabilities {
         let mut capabilities = Capabilities { network: network.is_some(), ..Capabilities::default() };
         capabilities.clock = LIBRARIES.iter().map(PathBuf::from).find(|path| path.is_file());

@@ -1,4 +1,4 @@
-//! What goes wrong, by name, and how often.
+//! The faults, by name, and how often each happens.
 
 use std::str::FromStr;
 
@@ -8,19 +8,19 @@ use super::capabilities::Capabilities;
 use super::network::LinkImpairment;
 use crate::options::{EngineKind, LockUnderTest, Options};
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// A client is killed with -9; its next life begins a little later.
+    /// A client is killed with SIGKILL; its next incarnation begins a little later.
     KillClient,
-    /// A client is stopped, and goes on.
+    /// A client is stopped, and resumes.
     StopClient,
     /// A client is stopped and resumed many times within a second, so that it halts in the middle
     /// of everything.
     Stutter,
-    /// A client's bytes vanish both ways; its sockets stay.
+    /// A client's bytes are dropped both ways; its sockets stay.
     Cut,
-    /// Its connections to one member vanish.
+    /// Its bytes to and from one member are dropped.
     CutOne,
     /// Its requests arrive, the replies are lost: the commit happens, and the client does not learn
     /// of it.
@@ -38,17 +38,18 @@ pub enum Fault {
     Fin,
     /// Its connections go on, and new ones are refused.
     Refuse,
-    /// Its packets vanish both ways, in the kernel; connections stay, and what was sent comes later.
+    /// Its packets are dropped both ways, in the kernel; connections stay, and what was sent
+    /// arrives later.
     Silence,
-    /// Its packets to one member vanish.
+    /// Its packets to one member are dropped.
     SilenceOne,
-    /// What it sends vanishes, what it is sent arrives.
+    /// What it sends is dropped, what is sent to it arrives.
     Mute,
-    /// What it is sent vanishes, what it sends arrives.
+    /// What is sent to it is dropped, what it sends arrives.
     Deaf,
     /// Its link is down: its system reports immediately that there is no route.
     Unplug,
-    /// A third of the packets on a link vanish.
+    /// A third of the packets on a link are dropped.
     Loss,
     /// A link carries very little.
     Narrow,
@@ -66,7 +67,7 @@ pub enum Fault {
     KillLeader,
     /// All members are.
     KillAll,
-    /// A member is stopped, and goes on.
+    /// A member is stopped, and resumes.
     StopMember,
     /// The leader is.
     StopLeader,

@@ -12,7 +12,7 @@ use super::wall_clock::{STEP_S, WallClock};
 use crate::options::{EngineKind, Options};
 use crate::probe::{self, ProbeCounts};
 
-/// Any port: in a network of our own all are free.
+/// Any port: in a network of its own all are free.
 const PORT: u16 = 7_777;
 
 /// Injects each fault once, in the network that this process lives in, and returns what came
@@ -62,7 +62,7 @@ struct FaultCheck<'a> {
 }
 
 impl FaultCheck<'_> {
-    /// A client asks the door of the first member.
+    /// A client sends to the address of the first member.
     fn client(
         &self,
         doing: impl Fn(&Network) -> Result<(), String>,
@@ -74,7 +74,7 @@ impl FaultCheck<'_> {
         Ok((during, self.during(&self.network.client(0).enter, &echo, || Ok(()))?))
     }
 
-    /// One member asks another while a wire is cut.
+    /// One member sends to another while a direction is cut.
     fn members(
         &self,
         (asks, is_asked): (usize, usize),

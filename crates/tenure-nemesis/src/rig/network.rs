@@ -1,11 +1,15 @@
-//! A network of our own: a host for each member and each client, with kernel links between them that can be cut, narrowed and made lossy.
+//! A network of the rig's own: a namespace for each member and each client, with kernel links
+//! between them that can be cut, narrowed and made lossy.
 //!
-//! Proxies and wires (the fixture's) carry bytes and break streams. Here packets are lost under connections that stay: what was sent comes late, by
-//! itself, after the link is whole again, and one direction can be gone while the other is there.
+//! The fixture's proxies forward bytes and break streams. Here packets are lost while connections
+//! stay: what was sent arrives late, by itself, after the link is restored, and each direction can
+//! be cut separately.
 //!
-//! The rig itself lives in a namespace without a name (`unshare --net`), and so does every host, kept by a process that sleeps under a sentinel.
-//! **Invariant**: nothing of it outlives the rig, however that ends: a namespace without a name goes with its last process, and links go with it. So there
-//! is nothing to sweep, and nothing that another run could meet.
+//! The rig itself lives in an unnamed namespace (`unshare --net`), and so does every host, kept by
+//! a process that sleeps under a sentinel.
+//! **Invariant**: nothing of it outlives the rig, however that ends: an unnamed namespace is
+//! removed with its last process, and its links with it. So nothing needs to be cleaned up, and
+//! nothing can affect another run.
 //!
 //! Clients reach each member at an address of the hub, where the proxies are. The ledger has lines of its own, which are never hit: it is the witness.
 
@@ -32,7 +36,7 @@ const MOVING_IN: Duration = Duration::from_secs(10);
 /// What may be wrong with a link that still carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkImpairment {
-    /// A third of all packets vanish.
+    /// A third of all packets are dropped.
     Loss,
     /// There is little room.
     Narrow,
@@ -116,12 +120,12 @@ impl Network {
         books()
     }
 
-    /// Where a member lives.
+    /// The namespace of a member.
     pub(super) fn member(&self, member: usize) -> Host {
         self.host(member)
     }
 
-    /// Where a client lives.
+    /// The namespace of a client.
     pub(super) fn client(&self, client: usize) -> Host {
         self.host(MEMBERS + client)
     }
@@ -136,12 +140,12 @@ impl Network {
         self.cut(Some(from), self.hosts[to].ip)
     }
 
-    /// What a client sends to these members vanishes.
+    /// What a client sends to these members is dropped.
     pub(super) fn mute(&self, client: usize, members: std::ops::Range<usize>) -> Result<(), String> {
         members.into_iter().try_for_each(|member| self.cut(Some(MEMBERS + client), Network::door(member)))
     }
 
-    /// What members answer to a client vanishes.
+    /// What members send to a client is dropped.
     pub(super) fn deafen(&self, client: usize) -> Result<(), String> {
         self.cut(None, self.hosts[MEMBERS + client].ip)
     }

@@ -1,4 +1,4 @@
-//! The clients: real processes, each with a name that stays over its lives.
+//! The clients: real processes, each with a name that stays the same in all its incarnations.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ pub(crate) struct ClientProcesses {
 struct ClientProcess {
     name: String,
     options: ClientOptions,
-    /// The words that come before its command, so that it runs where it lives.
+    /// The arguments before its command, so that it runs in its namespace.
     enter: Vec<OsString>,
     clock: Option<WallClock>,
     rng: NemesisRng,
@@ -76,7 +76,7 @@ impl ClientProcesses {
         Ok(processes)
     }
 
-    /// Begins the next life of a client.
+    /// Begins the next incarnation of a client.
     pub(super) fn begin(&mut self, client: usize) {
         let client = &mut self.clients[client];
         let life = client.lives.len() + 1;
@@ -94,7 +94,7 @@ impl ClientProcesses {
         client.lives.push((history, None));
     }
 
-    /// Ends a life with -9, and everything that it started.
+    /// Kills an incarnation with SIGKILL, and everything that it started.
     pub(super) fn kill(&mut self, client: usize) {
         let client = &mut self.clients[client];
         let Some(process) = client.process.take() else { return };

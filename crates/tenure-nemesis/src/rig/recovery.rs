@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use tenure::client::{Client, TaskFilter};
-use tenure::store::{KeyValue, Selection};
+use tenure::session::Session;
+use tenure::store::{KeyValue, Selection, Store, StoreError};
+use tenure::task::TaskState;
+use tenure::{Error, Tenure};
 use tenure_core::id::{Namespace, TaskId};
 use tenure_core::layout::{Key, KeyLifetime as Stay, Layout};
-use tenure_core::task::{TaskMessage, TaskState};
 
 use super::Rig;
 use crate::check::settled;
@@ -33,6 +34,20 @@ const GOING: Duration = Duration::from_secs(40);
 
 /// What etcd takes to look whether a lease is over, and what a busy machine adds.
 const LOOKING: Duration = Duration::from_secs(4);
+
+/// The tasks of the namespace. Needs no lease, so the session sends nothing.
+fn tasks_of(store: Store) -> Tenure {
+    let session = Session::open(store).expect("the default TTL is valid");
+    Tenure::on_session(&session, namespace()).expect("a good name")
+}
+
+/// Names are valid here, so only the store fails.
+fn store_error(error: Error) -> StoreError {
+    match error {
+        Error::Store(error) => error,
+        other => StoreError::Corrupt(other.to_string()),
+    }
+}
 
 /// Checks what is there after the faults.
 pub(super) struct Recovery<'a> {
@@ -80,7 +95,7 @@ impl Recovery<'_> {
         let deadline = Instant::now() + TASKS_END;
         loop {
             let listing = self.rig.place.insist("listing tasks", |store| async move {
-                Client::new(store, &namespace()).tasks(&TaskFilter::new()).await
+                tasks_of(store).tasks().list().await.map_err(store_error)
             });
             let tasks = match listing {
                 Ok(listing) => listing.tasks,
@@ -91,16 +106,14 @@ impl Recovery<'_> {
             }
             if Instant::now() > deadline {
                 let names: Vec<String> =
-                    tasks.iter().map(|task| format!("{} ({:?})", task.id, task.state_kind())).collect();
+                    tasks.iter().map(|task| format!("{} ({:?})", task.id, task.state())).collect();
                 return self
                     .broken("tasks end", format!("still there after {TASKS_END:?}: {}", names.join(", ")));
             }
             // The client that should let it run was killed after it had paused it.
-            for task in tasks.iter().filter(|task| task.state_kind() == Some(TaskState::Paused)) {
+            for task in tasks.iter().filter(|task| task.state() == Some(TaskState::Paused)) {
                 let id = task.id.clone();
-                self.rig.place.read(async |store| {
-                    Client::new(store, &namespace()).command(&id, TaskMessage::Run).await
-                });
+                self.rig.place.read(async |store| tasks_of(store).task(&id).resume().no_reply().await);
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -115,12 +128,12 @@ impl Recovery<'_> {
             let Ok(task) = TaskId::parse(&id) else { continue };
             let state = self.rig.place.insist("reading a state", |store| {
                 let task = task.clone();
-                async move { Client::new(store, &namespace()).state(&task).await }
+                async move { tasks_of(store).task(&task).summary().await.map_err(store_error) }
             });
             match state {
-                Ok(Some(state)) if state.state.kind() == TaskState::Completed => {}
-                Ok(state) => {
-                    let state = state.map(|state| state.state.kind());
+                Ok(Some(task)) if task.state() == Some(TaskState::Completed) => {}
+                Ok(task) => {
+                    let state = task.and_then(|task| task.state());
                     self.broken("no task is lost", format!("{id} of {file} was submitted and is {state:?}"));
                 }
                 Err(what) => self.broken("no task is lost", what),

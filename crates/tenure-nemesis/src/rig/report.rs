@@ -20,9 +20,9 @@ pub struct NemesisReport {
     pub against: String,
     /// On which store.
     pub store: &'static str,
-    /// The script.
+    /// The seed of the schedule.
     pub seed: u64,
-    /// How many processes at a time, and how many lives they had.
+    /// How many processes at a time, and how many incarnations they had.
     pub clients: (usize, usize),
     /// How long faults were injected, and how long all of it took.
     pub lasted: (Duration, Duration),

@@ -1,4 +1,4 @@
-//! When what goes wrong, and what ends it again: the seed's script, played on real time.
+//! When each fault begins and ends: the seed's schedule, run in real time.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::rng::NemesisRng;
 /// Between two faults, in milliseconds. On average there are three for each TTL, and most last longer than this: several go on at once.
 const PAUSE_MS: (u64, u64) = (300, 2_200);
 
-/// The script.
+/// The schedule.
 pub(super) struct FaultSchedule {
     shares: Vec<(Fault, u64)>,
     lasts: Duration,

@@ -1,4 +1,5 @@
-//! What etcd does to leases when its leader was stopped and goes on: at times it ends them although they were renewed.
+//! What etcd does to leases when its leader was stopped and resumes: at times it revokes them
+//! although they were renewed.
 //!
 //! A stopped leader is replaced, and leases are renewed at its successor. When it resumes, they are
 //! expired by its own clock. Now and then it seems to revoke them before it learns that it does not
@@ -19,7 +20,7 @@ use super::Rig;
 /// How many leases a member found to be over, and ended.
 const ENDED: &str = "etcd_debugging_server_lease_expired_total";
 
-/// How long a member that goes on has old business: it was seen to take 31 ms.
+/// How long a resumed member acts on its old state: it was seen to take 31 ms.
 const OLD_BUSINESS: Duration = Duration::from_millis(300);
 
 /// A member that is stopped.
@@ -36,7 +37,8 @@ impl StoppedMember {
         StoppedMember { member, was_leader: one.is_leader(), ended: one.metric(ENDED) }
     }
 
-    /// It goes on; leases that it ended then, although it led no more, are noted.
+    /// The member resumes; leases that it revoked then, although it did not lead any more, are
+    /// recorded.
     pub(super) fn resume(&self, rig: &mut Rig) {
         let before = if self.was_leader { leases(rig) } else { BTreeSet::new() };
         let Some(etcd) = &rig.place.etcd else { return };

@@ -16,7 +16,8 @@ use crate::options::{EngineKind, NetworkKind, Options};
 /// How long the rig insists on something while the store may be away.
 const INSISTENCE: Duration = Duration::from_secs(30);
 
-/// Idle seconds after which etcd forgets a token, where it asks for one: less than many faults last.
+/// Idle seconds after which etcd forgets a token, where it requires one: less than many faults
+/// last.
 const TOKEN_TTL_S: u32 = 2;
 
 /// The store, as the rig sees it.
@@ -25,9 +26,9 @@ pub(crate) struct NemesisStore {
     observer: Option<Store>,
     /// By client, then by member.
     pub(super) proxies: Vec<Vec<Proxy>>,
-    // Before the network: members live in its houses.
+    // Before the network: members live in its namespaces.
     pub(super) etcd: Option<Etcd>,
-    /// Where members and clients live, where that is not the loopback.
+    /// The network of members and clients, where that is not the loopback.
     pub(super) network: Option<Network>,
     file: Option<(TempDir, PathBuf)>,
     auth: bool,

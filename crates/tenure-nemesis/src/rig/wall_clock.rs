@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// By how much a fault sets it, in seconds.
 pub(super) const STEP_S: i64 = 3_600;
 
-/// The clock of one client, over all its lives.
+/// The clock of one client, over all its incarnations.
 #[derive(Clone, Debug)]
 pub(super) struct WallClock {
     library: PathBuf,
@@ -33,7 +33,7 @@ impl WallClock {
             .map_err(|error| format!("{}: {error}", self.file.display()))
     }
 
-    /// The env_args that come before a command so that it believes in this clock.
+    /// The environment that makes a command read this clock.
     pub(super) fn env_args(&self) -> Vec<OsString> {
         let with = |name: &str, value: &Path| {
             let mut word = OsString::from(name);

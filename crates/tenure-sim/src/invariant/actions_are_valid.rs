@@ -1,4 +1,4 @@
-//! WorkloadKind is never done under a hold that is not valid, also not once after a suspend.
+//! No work is done under a hold that is not valid, not even once after a suspend.
 
 use std::time::Duration;
 

@@ -55,7 +55,7 @@ fn is_forgotten(before: &StateRecord, now: &StateRecord) -> Option<String> {
     if was.is_terminal() && was != is {
         return Some(format!("had ended as {was:?}, and is {is:?} now"));
     }
-    // No day is long enough for a history that is cut short.
+    // No run is long enough for a history that is cut short.
     if !now.history.starts_with(&before.history) {
         return Some(format!("forgot how it came to {was:?}, and is {is:?} now"));
     }

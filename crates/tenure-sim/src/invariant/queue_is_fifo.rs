@@ -20,7 +20,8 @@ fn check(run: &RunRecord) -> Vec<(Duration, String)> {
     let mut found = Vec::new();
     for (at, fact) in &run.facts {
         let Fact::Held { subject, token, mode, .. } = fact else { continue };
-        // Within one millisecond the order is not known: what goes in it may have gone before.
+        // Within one millisecond the order is not known: changes of that millisecond may have come
+        // before.
         while let Some(entry) = log.next_if(|entry| entry.at <= *at) {
             replay.step(entry);
         }

@@ -101,7 +101,7 @@ async fn hold(
     drop(believing);
     let Some(guard) = Arc::into_inner(guard) else { return };
     if rng.percent(80) {
-        // What came of it is in the store's record; an error here means that it was lost before.
+        // The audit shows the result; an error here means that the hold was lost before.
         let _ = guard.release().await;
     }
 }

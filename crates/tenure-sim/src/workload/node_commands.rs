@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use tenure::client::{Client, TaskFilter};
 use tenure_core::command::{AfterDrain, BalanceMode, NodeCommand};
 use tenure_core::id::NodeId;
 use tenure_core::layout::Key;
 
 use super::WorkloadContext;
 use crate::history::Fact;
-use crate::processes::namespace;
 use crate::rng::SimRng;
 
-/// How long a sender waits: longer than any day here.
+/// How long a sender waits: longer than any run.
 const WAIT: Duration = Duration::from_secs(3_600);
 
 /// Sends commands to nodes for this long: the last one has to be answered before the run ends.
@@ -22,15 +20,15 @@ pub fn begin(context: &WorkloadContext, rng: &mut SimRng, within: Duration) {
 }
 
 async fn order(context: WorkloadContext, mut rng: SimRng, within: Duration) {
-    let client = Client::new(context.observer.clone(), &namespace());
+    let tenure = context.tenure.clone();
     while context.processes.world.elapsed() < within {
         tokio::time::sleep(rng.ms(500, 6_000)).await;
-        let nodes = client.nodes().await.expect("the observer reaches the store");
+        let nodes = tenure.members().list().await.expect("the observer reaches the store");
         if nodes.members().is_empty() {
             continue;
         }
         let node = rng.pick(nodes.members()).id.clone();
-        let listing = client.tasks(&TaskFilter::new().node(node.clone())).await;
+        let listing = tenure.tasks().owner(node.clone()).list().await;
         let tasks = listing.expect("the observer reaches the store").tasks;
         let command = match rng.below(10) {
             0..2 => NodeCommand::Freeze,
@@ -41,14 +39,14 @@ async fn order(context: WorkloadContext, mut rng: SimRng, within: Duration) {
             8.. if !tasks.is_empty() => NodeCommand::ReleaseTask(rng.pick(&tasks).id.clone()),
             _ => NodeCommand::Balance(BalanceMode::DryRun),
         };
-        send(&context, &client, &node, command).await;
+        send(&context, &node, command).await;
     }
 }
 
 /// Sends a command, and waits for its result in the background.
-async fn send(context: &WorkloadContext, client: &Client, node: &NodeId, command: NodeCommand) {
+async fn send(context: &WorkloadContext, node: &NodeId, command: NodeCommand) {
     let what = format!("{} to {node}", command.as_str());
-    let sent = match client.command_node(node, command).await {
+    let sent = match context.tenure.node(node).command(command).no_reply().await {
         Ok(sent) => sent,
         Err(error) => {
             context.processes.history.remark(format!("{what} was not sent: {error}"));
@@ -60,7 +58,7 @@ async fn send(context: &WorkloadContext, client: &Client, node: &NodeId, command
     context.processes.history.note(Fact::Sent { command: command.clone(), process: node.to_string(), what });
     let history = context.processes.history.clone();
     context.act(async move {
-        let outcome = match sent.wait(WAIT).await {
+        let outcome = match sent.reply().timeout(WAIT).await {
             Ok(handled) => handled.outcome.as_str().to_owned(),
             Err(error) => format!("nothing: {error}"),
         };
@@ -69,15 +67,15 @@ async fn send(context: &WorkloadContext, client: &Client, node: &NodeId, command
 }
 
 /// Lets all nodes take tasks again.
-pub async fn thaw(context: &WorkloadContext, client: &Client) {
+pub async fn thaw(context: &WorkloadContext) {
     let page =
         context.observer.list(context.layout.everything()).await.expect("the observer reaches the store");
-    let nodes = client.nodes().await.expect("the observer reaches the store");
+    let nodes = context.tenure.members().list().await.expect("the observer reaches the store");
     for pair in page.pairs {
         if let Some(Key::Frozen(node)) = context.layout.parse(&pair.key)
             && nodes.members().iter().any(|member| member.id == node)
         {
-            send(context, client, &node, NodeCommand::Unfreeze).await;
+            send(context, &node, NodeCommand::Unfreeze).await;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::client::{Client, TaskFilter};
+use tenure::Tenure;
 use tenure::clock::wall_time;
 use tenure_core::id::TaskId;
 use tenure_core::record::Timestamp;
@@ -13,7 +13,7 @@ use crate::history::Fact;
 use crate::processes::{SimProcess, namespace};
 use crate::rng::SimRng;
 
-/// How long a sender waits: longer than any day here.
+/// How long a sender waits: longer than any run.
 const WAIT: Duration = Duration::from_secs(3_600);
 
 /// The process sends commands for the whole run.
@@ -23,10 +23,10 @@ pub fn begin(context: &WorkloadContext, process: &SimProcess, rng: &mut SimRng) 
 }
 
 async fn command(context: WorkloadContext, process: SimProcess, mut rng: SimRng) {
-    let client = Client::new(process.store.clone(), &namespace());
+    let tenure = Tenure::on_session(&process.session, namespace()).expect("a valid name");
     loop {
         process.rest(rng.ms(500, 4_000)).await;
-        let Ok(listing) = client.tasks(&TaskFilter::new()).await else { continue };
+        let Ok(listing) = tenure.tasks().list().await else { continue };
         process.awake().await;
         if listing.tasks.is_empty() {
             continue;
@@ -40,7 +40,7 @@ async fn command(context: WorkloadContext, process: SimProcess, mut rng: SimRng)
             8 => TaskMessage::Checkpoint { blob: None },
             _ => TaskMessage::Release,
         };
-        send(&context, &process.name, &client, &task, message).await;
+        send(&context, &process.name, &tenure, &task, message).await;
     }
 }
 
@@ -48,12 +48,12 @@ async fn command(context: WorkloadContext, process: SimProcess, mut rng: SimRng)
 pub async fn send(
     context: &WorkloadContext,
     process: &str,
-    client: &Client,
+    tenure: &Tenure,
     task: &TaskId,
     message: TaskMessage,
 ) {
     let what = format!("{:?} to {task}", message.kind());
-    let sent = match client.command(task, message).await {
+    let sent = match tenure.task(task).command(message).no_reply().await {
         Ok(sent) => sent,
         Err(error) => {
             context.processes.history.remark(format!("{what} was not sent: {error}"));
@@ -68,7 +68,7 @@ pub async fn send(
     });
     let history = context.processes.history.clone();
     context.act(async move {
-        let outcome = match sent.wait(WAIT).await {
+        let outcome = match sent.reply().timeout(WAIT).await {
             Ok(handled) => handled.outcome.as_str().to_owned(),
             Err(error) => format!("unknown: {error}"),
         };

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure::client::{Client, NewTask, SubmitError, Submitted};
 use tenure::store::{Op, Txn};
 use tenure::task::Handler;
-use tenure::{Outcome, Task, TaskError, Tenure};
+use tenure::{NewTask, Outcome, SubmitError, Task, TaskError, Tenure};
 use tenure_core::id::{NodeId, TaskId};
 use tenure_core::queue::LockMode;
 use tenure_core::record::Timestamp;
@@ -19,11 +18,12 @@ use crate::history::Fact;
 use crate::processes::{SimProcess, namespace};
 use crate::rng::SimRng;
 
-/// The tasks of a day: few, so that each goes through a lot. The first is the beginning of the next two, which must not go with it.
+/// The tasks of a run: few, so that each meets many faults. The first name is a prefix of the next
+/// two, which must not be deleted with it.
 const NAMES: [&str; 8] = ["t1", "t10", "t11", "t2", "t3", "t4", "t5", "t6"];
 const TASKS_MAX: u64 = 9;
 
-/// How long a failed task sleeps: no day here is long enough for ten minutes.
+/// How long a failed task sleeps: no run is long enough for ten minutes.
 const SLEEP_MS: u64 = 1_200;
 
 /// The process is a node for the whole run.
@@ -139,7 +139,6 @@ pub fn begin_submitting(context: &WorkloadContext, rng: &mut SimRng) {
 }
 
 async fn submit(context: WorkloadContext, mut rng: SimRng) {
-    let client = Client::new(context.observer.clone(), &namespace());
     let deletes_first = rng.percent(40);
     let count = usize::try_from(rng.between(3, TASKS_MAX)).unwrap_or(3);
     for (number, name) in NAMES.into_iter().take(count).enumerate() {
@@ -151,19 +150,18 @@ async fn submit(context: WorkloadContext, mut rng: SimRng) {
             15..30 => TaskDefect::Panics,
             _ => TaskDefect::None,
         };
-        let props =
-            NewTask::new(id.clone()).props(&(steps, defect, rng.percent(60))).expect("props are small");
-        match client.submit(props).await {
-            Ok(Submitted::Accepted) => {
+        let task = NewTask::new("").id(&id).props(&(steps, defect, rng.percent(60)));
+        match context.tenure.submit(task).await {
+            Ok(_) => {
                 context.processes.history.note(Fact::Submitted { task: id.to_string() });
             }
-            Ok(Submitted::Ended(_)) | Err(SubmitError::Exists) => {}
+            Err(SubmitError::Finished { .. } | SubmitError::Exists { .. }) => {}
             Err(error) => context.processes.history.remark(format!("{id} was not submitted: {error}")),
         }
         if number == 2 && deletes_first {
             let id = TaskId::parse(NAMES[0]).expect("a good name");
             context.processes.holds.withdrawn(&task_line(id.as_str()));
-            match client.delete(&id).await {
+            match context.tenure.task(&id).delete().await {
                 Ok(_) => context.processes.history.note(Fact::Deleted { task: id.to_string() }),
                 Err(error) => context.processes.history.remark(format!("{id} was not deleted: {error}")),
             }

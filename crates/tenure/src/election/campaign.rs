@@ -241,6 +241,7 @@ impl Campaign {
                 ttl: self.ttl,
                 wait: wait_policy,
                 former: self.former,
+                on_queued: None,
             };
             let held = match (election.elections.queues.acquire(options).await, deadline) {
                 // The whole wait, with the terms that were handed over during it.

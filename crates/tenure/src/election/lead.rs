@@ -1,6 +1,7 @@
 //! Work that runs while this process leads, and at no other time.
 
 use std::future::Future;
+use std::time::Duration;
 
 use thiserror::Error;
 use tracing::{debug, info, warn};
@@ -87,7 +88,7 @@ impl Campaign {
         let election = self.queue.as_ref().map_err(|invalid| CampaignError::from(invalid.clone()))?;
         let (closing, election) = (election.elections.closing.clone(), election.name.clone());
         // `Tenure::close` waits for this, so that it finds no term that is held.
-        let _running = closing.enter();
+        let _running = closing.enter(Duration::ZERO);
         loop {
             let term = tokio::select! {
                 biased;

@@ -258,7 +258,7 @@ impl Observer {
     fn show(&mut self, shown: LeaderView) -> Option<Observation> {
         let (leader, gap) = match shown {
             LeaderView::Leader(gap) => (self.leader(), gap),
-            LeaderView::Nobody => (None, None),
+            LeaderView::Leaderless => (None, None),
             LeaderView::Unsettled => return None,
         };
         if self.last_shown.as_ref().is_some_and(|last| self.is_same(last.as_ref(), leader.as_ref())) {
@@ -296,15 +296,15 @@ impl Observer {
                 self.reading = Some(LeaseRead { token, sent_at: now, reply: Box::pin(read) });
                 continue;
             }
-            if self.vacancy.nobody_at().is_some_and(|at| at <= now) {
+            if self.vacancy.leaderless_at().is_some_and(|at| at <= now) {
                 let shown = self.vacancy.shown(now);
                 if let Some(observation) = self.show(shown) {
                     return Poll::Ready(Some(observation));
                 }
             }
             let read_at = self.vacancy.read_at().map(|(_, at)| at).filter(|_| self.reading.is_none());
-            let nobody_at = self.vacancy.nobody_at().filter(|at| *at > now);
-            let due = read_at.into_iter().chain(nobody_at).min();
+            let leaderless_at = self.vacancy.leaderless_at().filter(|at| *at > now);
+            let due = read_at.into_iter().chain(leaderless_at).min();
             let at = due.map_or(now + WAKE_EVERY, |at| at.min(now + WAKE_EVERY));
             // At least a millisecond, so that a first key without a candidate behind it does not make this loop busy.
             let rest = at.remaining(now).max(Duration::from_millis(1));

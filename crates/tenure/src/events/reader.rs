@@ -19,7 +19,7 @@ use crate::store::{
 };
 
 /// How long the store may be silent before its history counts as read. A bounded read ends with the revision that was current when it was
-/// opened; only a store whose revisions were moved by an operator has none there, and one that reports progress for the namespace alone
+/// opened; only a store in which an operator moved the revisions has none there, and one that reports progress for the namespace alone
 /// may report it late.
 const QUIET_MAX: Duration = Duration::from_secs(5);
 
@@ -130,7 +130,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Seeds the fold with the queues as they are at `at`, and watches from there: history says only which keys came and went after it.
+    /// Seeds the fold with the queues as they are at `at`, and watches from there: the history contains only the keys that
+    /// came and went after it.
     async fn start(&mut self) -> Result<WatchStream, Break> {
         let mut fold = EventFold::new(self.layout.clone());
         if self.at > Revision(1) {
@@ -139,7 +140,7 @@ impl Reader {
                 match self.store.list_all(Get::new(select).at(self.at)).await {
                     Ok(page) => pairs.extend(page.pairs),
                     Err(StoreError::Compacted { at: Some(at) }) => return Err(Break::Compacted(at)),
-                    // The store did not say up to where: its watch does.
+                    // The store did not report the compacted revision; the watch reports it.
                     Err(StoreError::Compacted { at: None }) => break,
                     Err(error) => return Err(Break::Failed(error)),
                 }

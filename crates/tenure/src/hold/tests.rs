@@ -113,7 +113,7 @@ async fn one_renewal_extends_all_holds() {
 }
 
 #[tokio::test]
-async fn work_is_dropped_and_never_polled_after_the_lapse() {
+async fn lapsed_work_is_dropped_and_never_polled() {
     let clock = VirtualClock::new();
     let (_cell, validity) = validity(&clock);
     assert_eq!(validity.run(async { 7 }).await, Ok(7));
@@ -212,7 +212,7 @@ async fn assert_stays_until_unblocked(process: &LocalProcess, block: std::sync::
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_that_does_not_stop_keeps_the_key_after_release() {
+async fn running_work_keeps_key_after_release() {
     let process = LocalProcess::new();
     let guard = process.lock().await;
     let block = blocked_work(&guard).await;
@@ -226,7 +226,7 @@ async fn work_that_does_not_stop_keeps_the_key_after_release() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_that_does_not_stop_keeps_the_key_after_drop() {
+async fn running_work_keeps_key_after_drop() {
     let process = LocalProcess::new();
     let guard = process.lock().await;
     let block = blocked_work(&guard).await;

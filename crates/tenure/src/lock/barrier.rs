@@ -244,6 +244,7 @@ impl BarrierRequest {
             ttl: self.ttl,
             wait: self.wait_policy,
             former: None,
+            on_queued: None,
         };
         // A permit of `parties` is held as soon as the key is stored, unless parties of the round before have not left yet.
         let held = self.queues.acquire(options).await.map_err(|error| BarrierError::of(error, parties))?;

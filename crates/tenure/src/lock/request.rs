@@ -16,7 +16,7 @@ use crate::clock::wall_time;
 use crate::error::{ErrorClass, classified};
 use crate::hold::{Lost, Subject};
 use crate::identity::{Identity, described};
-use crate::queue::{AcquireOptions, QueueDriver, QueueError, WaitPolicy};
+use crate::queue::{AcquireOptions, QueueDriver, QueueError, QueuePosition, QueuedHook, WaitPolicy};
 use crate::session::InvalidTtl;
 use crate::store::StoreError;
 use crate::tenure::request;
@@ -58,6 +58,8 @@ pub struct LockRequest {
     target: Result<LockTarget, LockError>,
     ttl: Option<Duration>,
     wait_policy: WaitPolicy,
+    on_queued: Option<QueuedHook>,
+    min_hold: Duration,
 }
 
 struct LockTarget {
@@ -176,6 +178,8 @@ impl LockRequest {
             target: target.map_err(LockError::InvalidName),
             ttl: None,
             wait_policy: WaitPolicy::Endless,
+            on_queued: None,
+            min_hold: Duration::ZERO,
         }
     }
 
@@ -188,6 +192,8 @@ impl LockRequest {
             target: Err(error),
             ttl: None,
             wait_policy: WaitPolicy::Endless,
+            on_queued: None,
+            min_hold: Duration::ZERO,
         }
     }
 
@@ -217,8 +223,33 @@ impl LockRequest {
         self
     }
 
+    /// Calls this function once if the request has to wait, with its position in the queue. That costs two reads.
+    ///
+    /// ```
+    /// use tenure::Tenure;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> tenure::Result<()> {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let guard = tenure.lock("deploy").on_queued(|queued| println!("{} ahead", queued.ahead)).await?;
+    /// guard.release().await?;
+    /// # tenure.close().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_queued(mut self, hook: impl FnMut(&QueuePosition) + Send + 'static) -> LockRequest {
+        self.on_queued = Some(QueuedHook::new(hook));
+        self
+    }
+
+    /// Keeps the lock at least this long: a release waits, and a drop releases in the background when the time has passed.
+    pub fn min_hold(mut self, min_hold: Duration) -> LockRequest {
+        self.min_hold = min_hold;
+        self
+    }
+
     async fn send(self) -> Result<Guard, LockError> {
-        let LockRequest { queues, holder, reason, target, ttl, wait_policy } = self;
+        let LockRequest { queues, holder, reason, target, ttl, wait_policy, on_queued, min_hold } = self;
         let LockTarget { subject, queue, mode } = target?;
         let options = AcquireOptions {
             subject,
@@ -229,8 +260,9 @@ impl LockRequest {
             ttl,
             wait: wait_policy,
             former: None,
+            on_queued,
         };
-        Ok(Guard::new(queues.acquire(options).await?))
+        Ok(Guard::new(queues.acquire(options).await?, min_hold))
     }
 }
 

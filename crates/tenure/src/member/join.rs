@@ -204,6 +204,7 @@ impl Join {
             key: self.layout.encode(&Key::Node(id.clone())),
             patience: self.patience,
         };
+        // The nonce identifies this process: after a lost reply it shows whether the stored key is its own.
         let record = member.record(random_nonce()?);
         Registration::take(options, record).await.map_err(|error| match error {
             ExclusiveKeyError::Held(pair) => JoinError::Held { by: Box::new(owner(&id, &pair)) },

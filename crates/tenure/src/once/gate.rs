@@ -48,7 +48,7 @@ use crate::store::{Store, StoreError};
 ///
 /// # Guarantees
 ///
-/// * [`RunGate::begin`] says that a run has begun at most once per period, if it is given the fence of the lock [`RunGate::lock_name`].
+/// * [`RunGate::begin`] reports that a run has begun at most once per period, if it is given the fence of the lock [`RunGate::lock_name`].
 /// * A record is written only while that lock is held.
 ///
 /// # Not guaranteed

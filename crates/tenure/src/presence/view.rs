@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use tenure_core::time::Moment;
 use tokio::task::JoinHandle;
 
 use super::{PresenceKind, PresenceOf, PresenceSet, PresenceSnapshotOf, PresenceWatch, lock};
@@ -111,6 +112,11 @@ impl<K: PresenceKind> PresenceView<K> {
     /// While the store replies this is a few seconds at most, because a quiet watch is probed every 5 s.
     pub fn age(&self) -> Option<Duration> {
         lock(&self.shared.set).age(self.shared.clock.now())
+    }
+
+    /// The time on the clock of the view.
+    pub(crate) fn now(&self) -> Moment {
+        self.shared.clock.now()
     }
 
     /// Whether the snapshot is kept current, as far as this process knows.

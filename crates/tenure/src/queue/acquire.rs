@@ -1,7 +1,9 @@
 //! Waits until a waiter holds, with a deadline, and reports why it does not.
 
+use std::fmt;
 use std::future::pending;
 use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -58,6 +60,41 @@ pub(crate) struct AcquireOptions {
     pub(crate) wait: WaitPolicy,
     /// A key of this process from before a restart, with its create revision: its hold is taken over if it is still stored.
     pub(crate) former: Option<(QueueKey, Token)>,
+    /// Called when the waiter has to wait.
+    pub(crate) on_queued: Option<QueuedHook>,
+}
+
+/// The position of a waiter when its key was stored behind others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct QueuePosition {
+    /// How many older keys the queue has: those of holders and of earlier waiters.
+    pub ahead: usize,
+    /// The first holder; none if the store did not reply, or its record is unreadable.
+    pub holder: Option<Identity>,
+}
+
+/// A function of the caller that receives the position of its waiter.
+#[derive(Clone)]
+pub(crate) struct QueuedHook(Arc<Mutex<QueuedFn>>);
+
+type QueuedFn = dyn FnMut(&QueuePosition) + Send;
+
+impl QueuedHook {
+    pub(crate) fn new(hook: impl FnMut(&QueuePosition) + Send + 'static) -> QueuedHook {
+        QueuedHook(Arc::new(Mutex::new(hook)))
+    }
+
+    fn call(&self, position: &QueuePosition) {
+        let mut hook = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (*hook)(position);
+    }
+}
+
+impl fmt::Debug for QueuedHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("QueuedHook")
+    }
 }
 
 /// Why nothing is held. Each operation has an error of its own with the variants that it can have.
@@ -137,6 +174,12 @@ async fn attempt(
         has_entered = !matches!(first, Some(WaiterStatus::Ended(_)));
         if matches!(first, Some(WaiterStatus::Waiting)) {
             arrival = QueueArrival::AfterOthers;
+            if let (Some(hook), false) = (&options.on_queued, options.wait == WaitPolicy::Try) {
+                // Only this option costs reads: the waiter itself needs nothing but its predecessor.
+                if let Some(position) = Box::pin(waiter.position()).await {
+                    hook.call(&position);
+                }
+            }
         }
         let is_next = match (options.former, first) {
             // In a box, as all rare futures here: each lock would have to carry it along.

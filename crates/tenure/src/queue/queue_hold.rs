@@ -7,6 +7,7 @@ use tenure_core::fence::Fence;
 use tenure_core::layout::QueueKey;
 use tenure_core::queue::{PriorityWaiters, Transferred};
 use tenure_core::revision::Token;
+use tenure_core::time::Moment;
 use tokio::time::{Instant, timeout_at};
 
 use super::{QueueArrival, WaiterEnd, WaiterHandle, WaiterStatus};
@@ -69,6 +70,24 @@ impl QueueHold {
             biased;
             outcome = self.waiter.transfer((self.key, self.token()), heir) => Ok(outcome),
             lost = self.waiter.lease_handle.lost() => Err(self.lost_by(lost.reason)),
+        }
+    }
+
+    /// The time on the clock of its session.
+    pub(crate) fn now(&self) -> Moment {
+        self.waiter.shared.clock.now()
+    }
+
+    /// Waits until this moment, or until the lease is lost.
+    ///
+    /// # Cancellation
+    ///
+    /// Nothing is lost.
+    pub(crate) async fn wait_until(&self, at: Moment) {
+        tokio::select! {
+            biased;
+            _ = self.waiter.lease_handle.lost() => {}
+            () = self.waiter.shared.clock.sleep_until(at) => {}
         }
     }
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tenure_core::layout::QueueKey;
-use tenure_core::queue::{PriorityWaiters, QueueRequests, Transfer, Transferred, WaiterId};
+use tenure_core::queue::{PriorityWaiters, QueueRequests, Transfer, Transferred, WaiterId, queue_key_of};
 use tenure_core::revision::Token;
 use tracing::debug;
 
+use super::QueuePosition;
 use super::driver::QueueShared;
 use super::local_queues::QueueSlot;
 use crate::clock::wall_time;
@@ -17,7 +18,7 @@ use crate::identity::Identity;
 use crate::ordered_watch;
 use crate::retry;
 use crate::session::LeaseHandle;
-use crate::store::{KeyValue, LeaseId, StoreError};
+use crate::store::{KeyValue, LeaseId, Selection, StoreError};
 
 /// A waiter, as its caller sees it. Dropping it leaves the queue, once the work that runs under its hold has ended.
 pub(crate) struct WaiterHandle {
@@ -149,6 +150,17 @@ impl WaiterHandle {
                 None
             }
         }
+    }
+
+    /// Its position, read now. None if the store does not reply, or its key is not stored any more.
+    pub(super) async fn position(&self) -> Option<QueuePosition> {
+        let (_, token) = self.stored()?;
+        let listed = self.shared.store.list(Selection::Prefix(self.queue.clone())).await;
+        let page = listed.inspect_err(|error| debug!(%error, "queue not read")).ok()?;
+        let is_ahead =
+            |pair: &&KeyValue| queue_key_of(&self.queue, &pair.key).is_some() && pair.created < token.0;
+        let ahead = page.pairs.iter().filter(is_ahead).count();
+        Some(QueuePosition { ahead, holder: self.first_holder().await })
     }
 
     /// Hands a hold of its queue to a later waiter.

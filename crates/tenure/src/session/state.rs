@@ -68,3 +68,10 @@ pub struct Health {
     /// Grows when a lease replaces one that was lost.
     pub incarnation: u64,
 }
+
+impl Health {
+    /// Whether the session is open, and no lease is lost or suspect.
+    pub fn is_ok(&self) -> bool {
+        self.failing_for.is_none() && matches!(self.state, SessionState::Idle | SessionState::Live { .. })
+    }
+}

@@ -6,14 +6,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::id::{InvalidName, Namespace};
+use tenure_core::backoff::Backoff;
+use tenure_core::id::{InvalidName, Namespace, NodeId};
 
 use super::Tenure;
 use crate::clock::{BootClock, Clock};
 use crate::error::ConnectError;
 use crate::id::{IntoId, IntoIdentity};
 use crate::identity::{self, Identity};
-use crate::session::Session;
+use crate::session::{Session, SessionOptions};
 #[cfg(feature = "etcd")]
 use crate::store::etcd::{Config, EtcdEngine, Secret};
 use crate::store::{Store, StoreUrl};
@@ -126,7 +127,9 @@ pub struct TenureBuilder {
     user: Option<(String, String)>,
     namespace: Result<Namespace, InvalidName>,
     identity: Option<Identity>,
+    sender: Option<NodeId>,
     ttl: Duration,
+    retry: Option<Backoff>,
     clock: Arc<dyn Clock>,
 }
 
@@ -137,7 +140,9 @@ impl Default for TenureBuilder {
             user: None,
             namespace: Namespace::parse(NAMESPACE),
             identity: None,
+            sender: None,
             ttl: TTL,
+            retry: None,
             clock: Arc::new(BootClock),
         }
     }
@@ -170,9 +175,21 @@ impl TenureBuilder {
         self
     }
 
+    /// The name in the commands that this process sends; the name of the identity otherwise.
+    pub fn sender(mut self, name: NodeId) -> TenureBuilder {
+        self.sender = Some(name);
+        self
+    }
+
     /// The TTL of requests that do not choose another; 15 s.
     pub fn ttl(mut self, ttl: Duration) -> TenureBuilder {
         self.ttl = ttl;
+        self
+    }
+
+    /// How long to wait before another request for a lease after one was lost; 1, 2, 4, 8 s with full jitter.
+    pub fn retry(mut self, retry: Backoff) -> TenureBuilder {
+        self.retry = Some(retry);
         self
     }
 
@@ -194,15 +211,17 @@ impl TenureBuilder {
     ///
     /// Leaves nothing open; a store file that did not exist may exist then, empty.
     pub async fn connect(self) -> Result<Tenure, ConnectError> {
-        let TenureBuilder { source, user, namespace, identity, ttl, clock } = self;
+        let TenureBuilder { source, user, namespace, identity, sender, ttl, retry, clock } = self;
         let namespace = namespace?;
         let source = source.or_else(from_environment).ok_or(ConnectError::NoStore)?;
         let owns_store = !matches!(source.kind, SourceKind::Open(_));
         let store = source.open(user).await?;
-        match Session::options().ttl(ttl).clock(clock).open(store.clone()) {
+        let options = Session::options().ttl(ttl).clock(clock);
+        let options = retry.into_iter().fold(options, SessionOptions::retry);
+        match options.open(store.clone()) {
             Ok(session) => {
                 let identity = identity.unwrap_or_else(identity::current);
-                Ok(Tenure::new(session, namespace, identity, owns_store))
+                Ok(Tenure::new(session, namespace, (identity, sender), owns_store))
             }
             Err(error) => {
                 if owns_store {

@@ -1,19 +1,20 @@
 //! How a worker is started: its handlers by kind, its options, and joining the namespace.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::balance::{Balancer, Fair, ResourceUsage};
 use tenure_core::id::{InvalidName, NodeId};
 use tenure_core::record::MemberState;
-use tenure_core::task::retry::{ErrorPolicy, ErrorRate};
+use tenure_core::task::retry::{ErrorPolicy, Retry};
 use tenure_core::worker::{Keep, StopMode, WorkerConfig, WorkerMachine, WorkerStats};
 use tokio::sync::{broadcast, mpsc, watch};
 
-use super::driver::Driver;
-use super::handlers::{Handlers, Routes};
-use super::measure::Measure;
+use super::driver::{WorkerDriver, WorkerRequest};
+use super::handlers::{HandlerTable, RunningHandlers};
+use super::metrics::WorkerMetrics;
 use super::status::WorkerStatus;
 use super::{Worker, WorkerShared};
 use crate::member::{JoinError, Members, NewMember};
@@ -66,7 +67,7 @@ impl ResourceGauge {
 pub struct WorkerBuilder {
     tenure: Tenure,
     options: Result<Box<WorkerOptions>, InvalidName>,
-    routes: Routes,
+    routes: HandlerTable,
 }
 
 struct WorkerOptions {
@@ -84,11 +85,11 @@ impl WorkerBuilder {
                 node: NewMember::new(id.clone()).state(MemberState::Ready),
                 config: WorkerConfig::new(id, rng::nonce()),
                 balancer: Box::new(Fair::default()),
-                policy: Box::new(ErrorRate::default()),
+                policy: Box::new(Retry::default()),
                 gauge: None,
             })
         });
-        WorkerBuilder { tenure, options, routes: Routes::default() }
+        WorkerBuilder { tenure, options, routes: HandlerTable::default() }
     }
 
     /// Runs tasks of this kind. The type of the props follows from the handler.
@@ -188,9 +189,9 @@ impl WorkerBuilder {
     }
 
     /// Joins the namespace and begins to claim tasks. Must be awaited inside a tokio runtime, on which the worker and its handlers run.
-    pub fn start(self) -> Start {
+    pub fn start(self) -> StartWorker {
         let wait = self.tenure.owner_wait();
-        Start { builder: self, wait, timeout: None }
+        StartWorker { builder: self, wait, timeout: None }
     }
 
     fn options(mut self, change: impl FnOnce(&mut WorkerOptions)) -> Self {
@@ -237,29 +238,29 @@ impl fmt::Debug for WorkerBuilder {
 /// [`JoinError`]; nothing of the worker is left in the store.
 #[must_use = "nothing is started before this is awaited"]
 #[derive(Debug)]
-pub struct Start {
+pub struct StartWorker {
     builder: WorkerBuilder,
     wait: Duration,
     timeout: Option<Duration>,
 }
 
-request!(Start => Result<Worker, JoinError>);
+request!(StartWorker => Result<Worker, JoinError>);
 
-impl Start {
+impl StartWorker {
     /// Waits at most this long, for the store and for another process with the same id.
-    pub fn timeout(mut self, timeout: Duration) -> Start {
+    pub fn timeout(mut self, timeout: Duration) -> StartWorker {
         (self.wait, self.timeout) = (timeout, Some(timeout));
         self
     }
 
     /// Fails at once with [`JoinError::Held`] instead of waiting for another process with the same id.
-    pub fn try_now(mut self) -> Start {
+    pub fn try_now(mut self) -> StartWorker {
         self.wait = Duration::ZERO;
         self
     }
 
     async fn send(self) -> Result<Worker, JoinError> {
-        let Start { builder: WorkerBuilder { tenure, options, routes }, wait, timeout } = self;
+        let StartWorker { builder: WorkerBuilder { tenure, options, routes }, wait, timeout } = self;
         let WorkerOptions { node, mut config, balancer, policy, gauge } = *options?;
         if routes.by_kind.is_empty() && routes.any.is_none() {
             return Err(JoinError::NoHandler);
@@ -277,33 +278,46 @@ impl Start {
             join = join.timeout(timeout);
         }
         let membership = join.await?;
-        let (wish, wishes) = mpsc::unbounded_channel();
+        let closing = tenure.closing().clone();
+        let (request, requests) = mpsc::unbounded_channel();
         let (events, _) = broadcast::channel(EVENTS_KEPT);
         let (status, shown) = watch::channel(WorkerStatus::default());
         let (stats, counted) = ordered_watch::channel(WorkerStats::default());
         let (ended, end) = ordered_watch::channel(None);
         let (id, grace) = (config.node.clone(), config.grace);
-        let driver = Driver {
+        let driver = WorkerDriver {
             machine: WorkerMachine::new(config, tenure.layout().clone(), balancer, policy),
             store: session.store().clone(),
             layout: tenure.layout().clone(),
-            handlers: Handlers::new(routes, tenure),
-            measure: Measure::new(&id),
+            handlers: RunningHandlers::new(routes, tenure),
+            metrics: WorkerMetrics::new(&id),
             node: id.clone(),
             gauge,
             grace,
-            wishes,
+            requests,
             events: events.clone(),
             status,
             stats,
             session: session.clone(),
         };
-        tokio::spawn(async move {
-            let end = driver.drive(membership).await;
-            ended.send_replace(Some(end));
-        });
         let clock = session.clock().clone();
-        let shared = WorkerShared { id, clock, grace, wish, events, status: shown, stats: counted, end };
+        let (shutdown, now) = (request.clone(), clock.clone());
+        let running = closing.enter(grace);
+        tokio::spawn(async move {
+            let mut driving = pin!(driver.drive(membership));
+            let end = tokio::select! {
+                biased;
+                end = &mut driving => end,
+                () = closing.requested() => {
+                    let _ = shutdown.send(WorkerRequest::Shutdown(now.now() + grace));
+                    driving.await
+                }
+            };
+            ended.send_replace(Some(end));
+            // `Tenure::close` ends the session after this.
+            drop(running);
+        });
+        let shared = WorkerShared { id, clock, grace, request, events, status: shown, stats: counted, end };
         Ok(Worker { shared: Arc::new(shared) })
     }
 }

@@ -1,4 +1,4 @@
-//! The leases that claims hang on: one loan for each claim, and one look-out for each lease.
+//! The leases of claims: one handle for each claim, and one watch of each lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -17,24 +17,24 @@ use crate::hold::LossReason;
 use crate::session::{LeaseHandle, Session};
 use crate::store::{LeaseId, Store};
 
-/// What came of a request with claims, and the loans that they were asked under.
-pub(super) struct Claimed {
+/// The replies to a request with claims, and the leases that the claims were sent under.
+pub(super) struct ClaimReplies {
     pub(super) epoch: RequestId,
-    pub(super) answers: Vec<ClaimReply>,
+    pub(super) replies: Vec<ClaimReply>,
     loans: Vec<(String, LeaseHandle)>,
 }
 
-/// Asks for tasks, each under a loan of its own.
+/// Sends claims, each under a lease handle of its own.
 ///
-/// The loans come first: a session that has a lease with room lends without asking the store, so this waits only when a lease is full or lost.
-pub(super) async fn ask(
+/// The handles come first: a session that has a lease with room gives them without a request, so this waits only when a lease is full or lost.
+pub(super) async fn send(
     store: Store,
     session: Session,
     layout: Layout,
     epoch: RequestId,
     claims: Vec<(ClaimRequest, Option<LeaseHandle>)>,
     habit: Arc<Mutex<ClaimModeHistory>>,
-) -> Claimed {
+) -> ClaimReplies {
     let mut loans = Vec::with_capacity(claims.len());
     let mut asked = Vec::with_capacity(claims.len());
     let mut has_lease = Vec::with_capacity(claims.len());
@@ -58,10 +58,10 @@ pub(super) async fn ask(
         request.handle(replies);
     }
     lock(&habit).learn(&request);
-    let mut answers = request.into_replies().into_iter();
-    let answer = |has_lease| if has_lease { answers.next() } else { None };
-    let answers = has_lease.into_iter().map(answer).map(|answer| answer.unwrap_or(ClaimReply::NotDone));
-    Claimed { epoch, answers: answers.collect(), loans }
+    let mut replies = request.into_replies().into_iter();
+    let reply = |has_lease| if has_lease { replies.next() } else { None };
+    let replies = has_lease.into_iter().map(reply).map(|reply| reply.unwrap_or(ClaimReply::NotDone));
+    ClaimReplies { epoch, replies: replies.collect(), loans }
 }
 
 fn lock(habit: &Mutex<ClaimModeHistory>) -> MutexGuard<'_, ClaimModeHistory> {
@@ -69,37 +69,37 @@ fn lock(habit: &Mutex<ClaimModeHistory>) -> MutexGuard<'_, ClaimModeHistory> {
 }
 
 /// The end of a lease.
-type Ending = Pin<Box<dyn Future<Output = (LeaseId, LossReason)> + Send>>;
+type ClaimLeaseEnd = Pin<Box<dyn Future<Output = (LeaseId, LossReason)> + Send>>;
 
-/// The loans of all claims.
+/// The leases of all claims.
 #[derive(Default)]
-pub(super) struct Loans {
+pub(super) struct ClaimLeases {
     /// By the nonce of the claim.
-    lent: BTreeMap<String, LeaseHandle>,
-    /// Claims whose request is under way.
-    asking: BTreeSet<String>,
-    /// For each lease one loan, and how many claims hang on it.
+    by_claim: BTreeMap<String, LeaseHandle>,
+    /// Claims with a request in flight.
+    in_flight: BTreeSet<String>,
+    /// For each lease one handle, and how many claims use it.
     leases: BTreeMap<LeaseId, (LeaseHandle, usize)>,
-    endings: FuturesUnordered<Ending>,
+    endings: FuturesUnordered<ClaimLeaseEnd>,
 }
 
-impl Loans {
-    /// Claims are about to be asked for: each with the loan it has, if it was asked for before.
+impl ClaimLeases {
+    /// Claims are about to be sent, each with its lease if it was sent before: a claim that was applied must be sent again under the same one.
     pub(super) fn begin(&mut self, claims: Vec<ClaimRequest>) -> Vec<(ClaimRequest, Option<LeaseHandle>)> {
         claims
             .into_iter()
             .map(|ask| {
-                self.asking.insert(ask.nonce.clone());
-                let loan = self.lent.get(&ask.nonce).cloned();
+                self.in_flight.insert(ask.nonce.clone());
+                let loan = self.by_claim.get(&ask.nonce).cloned();
                 (ask, loan)
             })
             .collect()
     }
 
-    /// The request is answered. Whoever was let go meanwhile has its loan given back.
-    pub(super) fn end(&mut self, claimed: &mut Claimed) {
+    /// The request has its reply. The lease of a claim that was released meanwhile is dropped with it.
+    pub(super) fn end(&mut self, claimed: &mut ClaimReplies) {
         for (nonce, loan) in claimed.loans.drain(..) {
-            if !self.asking.remove(&nonce) || self.lent.contains_key(&nonce) {
+            if !self.in_flight.remove(&nonce) || self.by_claim.contains_key(&nonce) {
                 continue;
             }
             let endings = &self.endings;
@@ -112,14 +112,14 @@ impl Loans {
                 (loan.clone(), 0)
             });
             *count += 1;
-            self.lent.insert(nonce, loan);
+            self.by_claim.insert(nonce, loan);
         }
     }
 
-    /// A claim is over.
-    pub(super) fn let_go(&mut self, nonce: &str) {
-        self.asking.remove(nonce);
-        let Some(loan) = self.lent.remove(nonce) else { return };
+    /// A claim has ended.
+    pub(super) fn release(&mut self, nonce: &str) {
+        self.in_flight.remove(nonce);
+        let Some(loan) = self.by_claim.remove(nonce) else { return };
         if let Some((_, count)) = self.leases.get_mut(&loan.lease()) {
             *count -= 1;
             if *count == 0 {
@@ -128,17 +128,17 @@ impl Loans {
         }
     }
 
-    /// A loan of this lease, as long as some claim hangs on it.
+    /// A handle of this lease, as long as a claim uses it.
     pub(super) fn of(&self, lease: LeaseId) -> Option<LeaseHandle> {
         self.leases.get(&lease).map(|(loan, _)| loan.clone())
     }
 
-    /// Waits for the end of a lease that claims hang on.
+    /// Waits for the end of a lease that claims use.
     pub(super) async fn next_end(&mut self) -> (LeaseId, LossReason) {
         loop {
             match self.endings.next().await {
                 Some((lease, why)) if self.leases.contains_key(&lease) => return (lease, why),
-                // Nothing hangs on it any more.
+                // No claim uses it any more.
                 Some(_) => {}
                 None => std::future::pending().await,
             }

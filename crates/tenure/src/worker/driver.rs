@@ -18,12 +18,12 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tracing::{debug, info, warn};
 
 use super::builder::ResourceGauge;
-use super::claims::{self, Claimed, Loans};
-use super::feeds::{Feeds, News};
-use super::handlers::Handlers;
-use super::measure::Measure;
+use super::claims::{self, ClaimLeases, ClaimReplies};
+use super::feeds::{FeedUpdate, WorkerFeeds};
+use super::handlers::RunningHandlers;
+use super::metrics::WorkerMetrics;
 use super::status::{WorkerEnd, WorkerStatus};
-use super::writes::{self, Outbox};
+use super::writes::{self, StateWriteQueue};
 use crate::clock::{Clock, wall_time};
 use crate::driver::requests::Inbox;
 use crate::driver::{self, Drive, DriverEvent as Woken, NextStep};
@@ -35,67 +35,67 @@ use crate::session::RegistrationStatus as Standing;
 use crate::session::Session;
 use crate::store::{LeaseId, Store};
 
-/// Requests with writes under way together: one travels while the other is worked on.
+/// Requests with writes in flight: the driver builds the next while the store processes the other.
 const WRITES_IN_FLIGHT: usize = 2;
 
-/// What a user asks of the task.
-pub(super) enum Wish {
-    /// End by then.
+/// A request of a [`Worker`](super::Worker) handle to its driver.
+pub(super) enum WorkerRequest {
+    /// Shut down by this time.
     Shutdown(Moment),
 }
 
-/// Everything the task holds.
-pub(super) struct Driver {
+/// The machine of a worker, and everything that its outputs need.
+pub(super) struct WorkerDriver {
     pub(super) machine: WorkerMachine,
     pub(super) store: Store,
     pub(super) session: Session,
     pub(super) layout: Layout,
     pub(super) node: NodeId,
-    pub(super) handlers: Handlers,
+    pub(super) handlers: RunningHandlers,
     pub(super) gauge: Option<ResourceGauge>,
     pub(super) grace: Duration,
-    pub(super) wishes: mpsc::UnboundedReceiver<Wish>,
+    pub(super) requests: mpsc::UnboundedReceiver<WorkerRequest>,
     pub(super) events: broadcast::Sender<WorkerEvent>,
     pub(super) status: watch::Sender<WorkerStatus>,
     pub(super) stats: ordered_watch::OrderedSender<WorkerStats>,
-    pub(super) measure: Measure,
+    pub(super) metrics: WorkerMetrics,
 }
 
 /// The reply to a request.
-enum Done {
-    Claimed(Claimed),
+enum WorkerReply {
+    Claimed(ClaimReplies),
     Written(Vec<WorkerInput>),
     Left,
 }
 
-/// What happens outside.
-enum Input {
+/// An input that does not come from the store as a reply.
+enum WorkerDriverInput {
     LeaseOver(LeaseId, LossReason),
-    Standing(Standing),
-    Wish(Wish),
+    MemberStatus(Standing),
+    WorkerRequest(WorkerRequest),
     Handler(WorkerInput),
-    Seen(FeedId, News),
+    Seen(FeedId, FeedUpdate),
 }
 
-/// What is in flight.
-struct UnderWay {
-    inbox: Arc<Inbox<Done>>,
-    outbox: Outbox,
+/// Requests and leases in flight.
+struct InFlightWork {
+    inbox: Arc<Inbox<WorkerReply>>,
+    write_queue: StateWriteQueue,
     writes: usize,
-    loans: Loans,
-    habit: Arc<Mutex<ClaimModeHistory>>,
-    place: mpsc::UnboundedSender<PlaceWish>,
-    /// Whether the node has its place, as the machine was told last.
+    leases: ClaimLeases,
+    history: Arc<Mutex<ClaimModeHistory>>,
+    member_key: mpsc::UnboundedSender<MemberKeyRequest>,
+    /// The token of the stored member key, as the machine has it.
     incarnation: Option<Token>,
     end: Option<Vec<TaskId>>,
 }
 
-/// The driver's task.
-struct NodeTask {
-    driver: Driver,
-    under_way: UnderWay,
-    feeds: Feeds,
-    standing: watch::Receiver<Standing>,
+/// The driver with its feeds and timers, as one task.
+struct WorkerTask {
+    driver: WorkerDriver,
+    in_flight: InFlightWork,
+    feeds: WorkerFeeds,
+    member_status: watch::Receiver<Standing>,
     clock: Arc<dyn Clock>,
     measure_at: Option<Moment>,
     /// Why it ends, if the machine did not decide that.
@@ -103,144 +103,144 @@ struct NodeTask {
     end: Option<WorkerEnd>,
 }
 
-impl Driver {
+impl WorkerDriver {
     /// Runs until the machine has nothing more to do; returns why it ended.
     pub(super) async fn drive(self, membership: Membership) -> WorkerEnd {
         let clock = self.session.clock().clone();
-        let (place, wishes) = mpsc::unbounded_channel();
-        let standing = membership.status();
+        let (member_key, requests) = mpsc::unbounded_channel();
+        let member_status = membership.status();
         let first = membership.current_status();
-        let feeds = match Feeds::open(&self.store, &self.layout) {
+        let feeds = match WorkerFeeds::open(&self.store, &self.layout) {
             Ok(feeds) => feeds,
             Err(error) => return WorkerEnd::Store(error),
         };
         let inbox = Arc::new(Inbox::default());
-        let under_way = UnderWay {
+        let in_flight = InFlightWork {
             inbox: inbox.clone(),
-            outbox: Outbox::default(),
+            write_queue: StateWriteQueue::default(),
             writes: 0,
-            loans: Loans::default(),
-            habit: Arc::default(),
-            place,
+            leases: ClaimLeases::default(),
+            history: Arc::default(),
+            member_key,
             incarnation: None,
             end: None,
         };
-        let keeping = keep_place(membership, wishes);
+        let keeping = keep_member_key(membership, requests);
         inbox.send(async move {
             keeping.await;
-            Done::Left
+            WorkerReply::Left
         });
         let measure_at = self.gauge.as_ref().map(|_| clock.now());
-        let mut task = NodeTask {
+        let mut task = WorkerTask {
             driver: self,
-            under_way,
+            in_flight,
             feeds,
-            standing,
+            member_status,
             clock: clock.clone(),
             measure_at,
             why: None,
             end: None,
         };
-        task.driver.see_standing(&first, &mut task.under_way, &clock);
+        task.driver.see_membership(&first, &mut task.in_flight, &clock);
         driver::run(&mut task, &inbox, &clock).await;
         task.end.unwrap_or(WorkerEnd::Left { running: Vec::new() })
     }
 
     fn handle(&mut self, event: WorkerInput, clock: &Arc<dyn Clock>) {
-        self.measure.told(&event);
+        self.metrics.handled(&event);
         self.machine.handle(event, now(clock));
     }
 
-    /// Tells the machine whether the node has its place.
-    fn see_standing(&mut self, standing: &Standing, under_way: &mut UnderWay, clock: &Arc<dyn Clock>) {
-        let token = match standing {
+    /// Notifies the machine when the member key is stored or lost.
+    fn see_membership(&mut self, status: &Standing, in_flight: &mut InFlightWork, clock: &Arc<dyn Clock>) {
+        let token = match status {
             Standing::Member(token) => Some(*token),
             Standing::Lost | Standing::Displaced(_) | Standing::Left => None,
         };
-        if under_way.incarnation == token {
+        if in_flight.incarnation == token {
             return;
         }
-        if under_way.incarnation.take().is_some() {
+        if in_flight.incarnation.take().is_some() {
             self.handle(WorkerInput::SessionLost, clock);
         }
         if let Some(incarnation) = token {
-            under_way.incarnation = token;
+            in_flight.incarnation = token;
             self.handle(WorkerInput::Joined { incarnation }, clock);
         }
     }
 
-    fn finish(&mut self, done: Done, under_way: &mut UnderWay, clock: &Arc<dyn Clock>) {
+    fn finish(&mut self, done: WorkerReply, in_flight: &mut InFlightWork, clock: &Arc<dyn Clock>) {
         match done {
-            Done::Claimed(mut claimed) => {
-                under_way.loans.end(&mut claimed);
-                let Claimed { epoch, answers, .. } = claimed;
-                self.handle(WorkerInput::ClaimReplies { epoch, replies: answers }, clock);
+            WorkerReply::Claimed(mut claimed) => {
+                in_flight.leases.end(&mut claimed);
+                let ClaimReplies { epoch, replies, .. } = claimed;
+                self.handle(WorkerInput::ClaimReplies { epoch, replies }, clock);
             }
-            Done::Written(events) => {
-                under_way.writes -= 1;
+            WorkerReply::Written(events) => {
+                in_flight.writes -= 1;
                 for event in events {
                     self.handle(event, clock);
                 }
             }
-            Done::Left => self.handle(WorkerInput::OwnKeyDeleted, clock),
+            WorkerReply::Left => self.handle(WorkerInput::OwnKeyDeleted, clock),
         }
     }
 
-    /// Carries out what the machine wants, and tells what it has to say.
-    fn act(&mut self, under_way: &mut UnderWay) {
+    /// Carries out the outputs of the machine, and publishes its events and status.
+    fn act(&mut self, in_flight: &mut InFlightWork) {
         while let Some(action) = self.machine.poll_output() {
-            self.carry_out(action, under_way);
+            self.carry_out(action, in_flight);
         }
-        while under_way.writes < WRITES_IN_FLIGHT && !under_way.outbox.is_empty() {
-            let writes = under_way.outbox.next_request();
+        while in_flight.writes < WRITES_IN_FLIGHT && !in_flight.write_queue.is_empty() {
+            let writes = in_flight.write_queue.next_request();
             let (store, layout, node) = (self.store.clone(), self.layout.clone(), self.node.clone());
             let sending = writes::send(store, layout, node, writes);
-            under_way.inbox.send(async move { Done::Written(sending.await) });
-            under_way.writes += 1;
+            in_flight.inbox.send(async move { WorkerReply::Written(sending.await) });
+            in_flight.writes += 1;
         }
         while let Some(notice) = self.machine.poll_event() {
             log(&self.node, &notice);
-            self.measure.noticed(&notice);
+            self.metrics.count(&notice);
             if let WorkerEvent::Lost { task, token, why } = &notice {
                 self.handlers.lose(task.clone(), *token, *why);
             }
             // There may be no reader.
             let _ = self.events.send(notice);
         }
-        self.measure.owns(self.machine.owned());
+        self.metrics.owns(self.machine.owned());
         let status = WorkerStatus {
             tasks: self.machine.owned(),
             peers: self.machine.peers(),
-            is_member: under_way.incarnation.is_some(),
+            is_member: in_flight.incarnation.is_some(),
         };
         self.status.send_if_modified(|shown| {
-            let is_news = *shown != status;
+            let is_changed = *shown != status;
             *shown = status;
-            is_news
+            is_changed
         });
         self.stats.send_replace(self.machine.stats());
     }
 
-    fn carry_out(&mut self, action: WorkerOutput, under_way: &mut UnderWay) {
+    fn carry_out(&mut self, action: WorkerOutput, in_flight: &mut InFlightWork) {
         match action {
             WorkerOutput::Claim { epoch, claims } => {
-                self.measure.tried(claims.len());
-                let claims = under_way.loans.begin(claims);
+                self.metrics.sent_claims(claims.len());
+                let claims = in_flight.leases.begin(claims);
                 let (store, session) = (self.store.clone(), self.session.clone());
-                let habit = under_way.habit.clone();
-                let asking = claims::ask(store, session, self.layout.clone(), epoch, claims, habit);
-                under_way.inbox.send(async move { Done::Claimed(asking.await) });
+                let history = in_flight.history.clone();
+                let asking = claims::send(store, session, self.layout.clone(), epoch, claims, history);
+                in_flight.inbox.send(async move { WorkerReply::Claimed(asking.await) });
             }
-            WorkerOutput::EndClaim { nonce } => under_way.loans.let_go(&nonce),
+            WorkerOutput::EndClaim { nonce } => in_flight.leases.release(&nonce),
             WorkerOutput::ReleaseClaim { task, token, claim } => {
-                under_way.outbox.push(NodeWrite::ReleaseClaim(task, token, claim));
+                in_flight.write_queue.push(NodeWrite::ReleaseClaim(task, token, claim));
             }
             WorkerOutput::Start(start) => {
                 let key = self.layout.encode(&Key::TaskOwner(start.task.clone()));
                 let fence = Fence { key, token: start.token };
-                // The machine lets a loan go only when its task has ended here.
-                if let Some(loan) = under_way.loans.of(start.lease) {
-                    self.handlers.start(*start, fence, loan);
+                // The machine releases a claim only when its handler has ended, so the lease is still in use.
+                if let Some(lease) = in_flight.leases.of(start.lease) {
+                    self.handlers.start(*start, fence, lease);
                 }
             }
             WorkerOutput::Stop { task, token, why, until } => self.handlers.stop(task, token, why, until),
@@ -249,25 +249,27 @@ impl Driver {
             WorkerOutput::CheckpointReply { checkpoint_requests: asks, result, .. } => {
                 self.handlers.reply_saved(&asks, &result);
             }
-            WorkerOutput::WriteState(save) => under_way.outbox.push(NodeWrite::WriteState(save)),
-            WorkerOutput::AckCommand(answer) => under_way.outbox.push(NodeWrite::AckCommand(answer)),
-            WorkerOutput::Retain(ask) => under_way.outbox.push(NodeWrite::Retain(ask)),
+            WorkerOutput::WriteState(save) => in_flight.write_queue.push(NodeWrite::WriteState(save)),
+            WorkerOutput::AckCommand(answer) => in_flight.write_queue.push(NodeWrite::AckCommand(answer)),
+            WorkerOutput::Retain(ask) => in_flight.write_queue.push(NodeWrite::Retain(ask)),
             // The key is kept until the machine is done with it, so this is received.
-            WorkerOutput::Announce(state) => drop(under_way.place.send(PlaceWish::Announce(state))),
-            WorkerOutput::Publish(load) => drop(under_way.place.send(PlaceWish::Publish(load))),
-            WorkerOutput::Leave => drop(under_way.place.send(PlaceWish::Leave)),
-            WorkerOutput::Finish { running } => under_way.end = Some(running),
+            WorkerOutput::Announce(state) => {
+                drop(in_flight.member_key.send(MemberKeyRequest::Announce(state)));
+            }
+            WorkerOutput::Publish(load) => drop(in_flight.member_key.send(MemberKeyRequest::Publish(load))),
+            WorkerOutput::Leave => drop(in_flight.member_key.send(MemberKeyRequest::Leave)),
+            WorkerOutput::Finish { running } => in_flight.end = Some(running),
         }
     }
 }
 
-impl Drive for NodeTask {
-    type Input = Input;
-    type Reply = Done;
+impl Drive for WorkerTask {
+    type Input = WorkerDriverInput;
+    type Reply = WorkerReply;
 
     async fn step(&mut self) -> NextStep {
-        self.driver.act(&mut self.under_way);
-        if let Some(running) = self.under_way.end.take() {
+        self.driver.act(&mut self.in_flight);
+        if let Some(running) = self.in_flight.end.take() {
             self.driver.handlers.abandon();
             // Requests in flight are dropped with the driver; they may be applied all the same.
             self.end = Some(self.why.take().unwrap_or(WorkerEnd::Left { running }));
@@ -277,40 +279,51 @@ impl Drive for NodeTask {
         NextStep::Wait(wake.into_iter().chain(self.measure_at).min())
     }
 
-    fn inputs(&mut self) -> (impl Future<Output = Input> + Send, impl Future<Output = Input> + Send) {
-        let NodeTask { driver: Driver { handlers, wishes, .. }, under_way, feeds, standing, .. } = self;
-        let loans = &mut under_way.loans;
+    fn inputs(
+        &mut self,
+    ) -> (impl Future<Output = WorkerDriverInput> + Send, impl Future<Output = WorkerDriverInput> + Send)
+    {
+        let WorkerTask {
+            driver: WorkerDriver { handlers, requests, .. },
+            in_flight,
+            feeds,
+            member_status,
+            ..
+        } = self;
+        let leases = &mut in_flight.leases;
         let rare = async move {
             tokio::select! {
                 biased;
-                (lease, why) = loans.next_end() => Input::LeaseOver(lease, why),
-                Ok(()) = standing.changed() => Input::Standing(standing.borrow_and_update().clone()),
-                Some(wish) = wishes.recv() => Input::Wish(wish),
+                (lease, why) = leases.next_end() => WorkerDriverInput::LeaseOver(lease, why),
+                Ok(()) = member_status.changed() => {
+                    WorkerDriverInput::MemberStatus(member_status.borrow_and_update().clone())
+                }
+                Some(request) = requests.recv() => WorkerDriverInput::WorkerRequest(request),
             }
         };
         let frequent = async move {
             tokio::select! {
                 biased;
-                event = handlers.next() => Input::Handler(event),
-                (feed, news) = feeds.next() => Input::Seen(feed, news),
+                event = handlers.next() => WorkerDriverInput::Handler(event),
+                (feed, news) = feeds.next() => WorkerDriverInput::Seen(feed, news),
             }
         };
         (rare, frequent)
     }
 
-    fn handle(&mut self, event: Woken<Input, Done>) {
-        let NodeTask { driver, under_way, clock, .. } = self;
+    fn handle(&mut self, event: Woken<WorkerDriverInput, WorkerReply>) {
+        let WorkerTask { driver, in_flight, clock, .. } = self;
         match event {
-            Woken::Reply(done) => driver.finish(done, under_way, clock),
-            Woken::Input(Input::LeaseOver(lease, why)) => {
+            Woken::Reply(done) => driver.finish(done, in_flight, clock),
+            Woken::Input(WorkerDriverInput::LeaseOver(lease, why)) => {
                 driver.handle(WorkerInput::LeaseLost { lease, why }, clock);
             }
-            Woken::Input(Input::Wish(Wish::Shutdown(deadline))) => {
+            Woken::Input(WorkerDriverInput::WorkerRequest(WorkerRequest::Shutdown(deadline))) => {
                 driver.handle(WorkerInput::Shutdown { deadline }, clock);
             }
-            Woken::Input(Input::Handler(event)) => driver.handle(event, clock),
-            Woken::Input(Input::Standing(standing)) => self.handle_standing(&standing),
-            Woken::Input(Input::Seen(feed, news)) => self.handle_news(feed, news),
+            Woken::Input(WorkerDriverInput::Handler(event)) => driver.handle(event, clock),
+            Woken::Input(WorkerDriverInput::MemberStatus(status)) => self.handle_member_status(&status),
+            Woken::Input(WorkerDriverInput::Seen(feed, news)) => self.handle_update(feed, news),
             Woken::Wake => {
                 driver.handle(WorkerInput::Time, clock);
                 self.measure();
@@ -319,28 +332,28 @@ impl Drive for NodeTask {
     }
 }
 
-impl NodeTask {
-    fn handle_standing(&mut self, standing: &Standing) {
-        let NodeTask { driver, under_way, clock, .. } = self;
-        let is_displaced = matches!(standing, Standing::Displaced(_)) && self.why.is_none();
+impl WorkerTask {
+    fn handle_member_status(&mut self, status: &Standing) {
+        let WorkerTask { driver, in_flight, clock, .. } = self;
+        let is_displaced = matches!(status, Standing::Displaced(_)) && self.why.is_none();
         if is_displaced {
             warn!(node = %driver.node, "node id taken");
             self.why = Some(WorkerEnd::Replaced);
         }
-        driver.see_standing(standing, under_way, clock);
+        driver.see_membership(status, in_flight, clock);
         if is_displaced {
             driver.handle(WorkerInput::Shutdown { deadline: clock.now() + driver.grace }, clock);
         }
     }
 
-    fn handle_news(&mut self, feed: FeedId, news: News) {
-        let NodeTask { driver, clock, .. } = self;
+    fn handle_update(&mut self, feed: FeedId, update: FeedUpdate) {
+        let WorkerTask { driver, clock, .. } = self;
         let at = now(clock);
-        for item in news.items {
+        for item in update.items {
             driver.machine.handle(WorkerInput::FeedItem(feed, item), at);
         }
-        let Some(error) = news.end else { return };
-        warn!(node = %driver.node, %error, "the store cannot be followed any more: the node ends");
+        let Some(error) = update.end else { return };
+        warn!(node = %driver.node, %error, "worker feed failed");
         self.feeds.close();
         if self.why.is_none() {
             self.why = Some(WorkerEnd::Store(error));
@@ -351,7 +364,7 @@ impl NodeTask {
 
     /// Reads the gauge when it is due.
     fn measure(&mut self) {
-        let NodeTask { driver, clock, measure_at, .. } = self;
+        let WorkerTask { driver, clock, measure_at, .. } = self;
         if let Some(gauge) = &driver.gauge
             && measure_at.is_some_and(|at| at <= clock.now())
         {
@@ -362,29 +375,29 @@ impl NodeTask {
     }
 }
 
-/// What the machine wants of the node's own key.
-enum PlaceWish {
+/// A change of the member key, as the machine requests it.
+enum MemberKeyRequest {
     Announce(MemberState),
     Publish(NodeLoad),
     Leave,
 }
 
 /// Keeps the member key of the worker as the machine wants it, until it is to be deleted or the driver has ended.
-async fn keep_place(membership: Membership, mut wishes: mpsc::UnboundedReceiver<PlaceWish>) {
-    let mut next = wishes.recv().await;
-    while let Some(wish) = next {
-        next = match wish {
-            PlaceWish::Announce(state) => {
+async fn keep_member_key(membership: Membership, mut requests: mpsc::UnboundedReceiver<MemberKeyRequest>) {
+    let mut next = requests.recv().await;
+    while let Some(request) = next {
+        next = match request {
+            MemberKeyRequest::Announce(state) => {
                 let change = |record: &mut MemberRecord| record.state = state;
-                change_record(&membership, change, &mut wishes).await
+                change_record(&membership, change, &mut requests).await
             }
-            PlaceWish::Publish(load) => {
+            MemberKeyRequest::Publish(load) => {
                 let change = |record: &mut MemberRecord| record.load = Some(load);
-                change_record(&membership, change, &mut wishes).await
+                change_record(&membership, change, &mut requests).await
             }
-            PlaceWish::Leave => {
+            MemberKeyRequest::Leave => {
                 if let Err(error) = membership.unregister().await {
-                    info!(%error, "the node's key is left to its lease");
+                    info!(%error, "member key not deleted");
                 }
                 return;
             }
@@ -392,25 +405,25 @@ async fn keep_place(membership: Membership, mut wishes: mpsc::UnboundedReceiver<
     }
 }
 
-/// Changes the node's own record, and returns the next wish. A newer one does not wait for the reply: what was changed stays wanted.
+/// Changes the member record, and returns the next request. A newer request does not wait for the reply: the session goes on storing the change.
 async fn change_record(
     membership: &Membership,
     change: impl FnOnce(&mut MemberRecord),
-    wishes: &mut mpsc::UnboundedReceiver<PlaceWish>,
-) -> Option<PlaceWish> {
+    requests: &mut mpsc::UnboundedReceiver<MemberKeyRequest>,
+) -> Option<MemberKeyRequest> {
     tokio::select! {
         biased;
         changed = membership.update(change) => {
             if let Err(error) = changed {
-                debug!(?membership, %error, "node record not updated yet");
+                debug!(?membership, %error, "member record not updated");
             }
-            wishes.recv().await
+            requests.recv().await
         }
-        newer = wishes.recv() => newer,
+        newer = requests.recv() => newer,
     }
 }
 
-/// Logs what happened. What was set aside needs an operator.
+/// Logs an event. A record that was set aside needs an operator.
 fn log(node: &NodeId, notice: &WorkerEvent) {
     match notice {
         WorkerEvent::SetAside { task, why } => info!(%node, %task, %why, "task set aside"),

@@ -1,4 +1,4 @@
-//! What a node follows: four prefixes, of which whatever is there is taken at once.
+//! The four prefixes that a worker follows.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,27 +10,27 @@ use tenure_core::worker::FeedId;
 use crate::feed::{Feed, FeedItem};
 use crate::store::{Store, StoreError};
 
-/// How many items are taken at once. A turn of the node's task costs about as much as ten items; with many more of them a timer that is due
-/// would have to wait for milliseconds.
+/// How many items are handled in one turn. A turn of the driver costs about as much as ten items; with many more of them a timer that is due
+/// waits for milliseconds.
 const TOGETHER_MAX: usize = 512;
 
-/// The four prefixes that a node follows.
-pub(super) struct Feeds {
+/// The four feeds of a worker.
+pub(super) struct WorkerFeeds {
     feeds: Option<[(FeedId, Feed); 4]>,
 }
 
-/// What one of them says.
+/// Items of one feed.
 #[derive(Default)]
-pub(super) struct News {
+pub(super) struct FeedUpdate {
     pub(super) items: Vec<FeedItem>,
-    /// Why it says nothing more.
+    /// Why the feed has ended.
     pub(super) end: Option<StoreError>,
 }
 
-impl Feeds {
-    pub(super) fn open(store: &Store, layout: &Layout) -> Result<Feeds, StoreError> {
+impl WorkerFeeds {
+    pub(super) fn open(store: &Store, layout: &Layout) -> Result<WorkerFeeds, StoreError> {
         let open = |select| Feed::open(store.clone(), select);
-        Ok(Feeds {
+        Ok(WorkerFeeds {
             feeds: Some([
                 (FeedId::Frozen, open(layout.frozen())?),
                 (FeedId::Nodes, open(layout.nodes())?),
@@ -40,14 +40,14 @@ impl Feeds {
         })
     }
 
-    /// Waits until one of them has something to say; those that rarely speak are heard first.
-    pub(super) async fn next(&mut self) -> (FeedId, News) {
+    /// Waits for items. Feeds that rarely have some come first, so that a burst of tasks does not delay a command.
+    pub(super) async fn next(&mut self) -> (FeedId, FeedUpdate) {
         std::future::poll_fn(|context| {
             let feeds = self.feeds.iter_mut().flatten();
             for (followed, feed) in feeds {
-                let news = hear(feed, context);
-                if !news.items.is_empty() || news.end.is_some() {
-                    return Poll::Ready((*followed, news));
+                let update = read_items(feed, context);
+                if !update.items.is_empty() || update.end.is_some() {
+                    return Poll::Ready((*followed, update));
                 }
             }
             Poll::Pending
@@ -60,22 +60,22 @@ impl Feeds {
     }
 }
 
-/// Takes what is there.
-fn hear(feed: &mut Feed, context: &mut Context<'_>) -> News {
-    let mut news = News::default();
-    while news.items.len() < TOGETHER_MAX {
+/// Reads the items that have arrived.
+fn read_items(feed: &mut Feed, context: &mut Context<'_>) -> FeedUpdate {
+    let mut update = FeedUpdate::default();
+    while update.items.len() < TOGETHER_MAX {
         match Pin::new(&mut *feed).poll_next(context) {
-            Poll::Ready(Some(Ok(item))) => news.items.push(item),
+            Poll::Ready(Some(Ok(item))) => update.items.push(item),
             Poll::Ready(Some(Err(error))) => {
-                news.end = Some(error);
+                update.end = Some(error);
                 break;
             }
             Poll::Ready(None) => {
-                news.end = Some(StoreError::Closed);
+                update.end = Some(StoreError::Closed);
                 break;
             }
             Poll::Pending => break,
         }
     }
-    news
+    update
 }

@@ -17,30 +17,30 @@ use crate::task::context::{Controls, SaveCheckpoint, Stop, TaskContext};
 use crate::task::handler::{AnyHandler, panic_message, reported};
 use crate::tenure::Tenure;
 
-/// A run of a task: the same task may run twice here, one after the other, under two claims.
-type Run = (TaskId, Token);
+/// A run of a task: the same task may run twice on this worker, one after the other, under two claims.
+type TaskRun = (TaskId, Token);
 
 /// The handlers of a worker, by kind.
 #[derive(Clone, Default)]
-pub(super) struct Routes {
+pub(super) struct HandlerTable {
     pub(super) by_kind: BTreeMap<String, Arc<dyn AnyHandler>>,
     /// For every other kind.
     pub(super) any: Option<Arc<dyn AnyHandler>>,
 }
 
-impl Routes {
+impl HandlerTable {
     fn of(&self, kind: &str) -> Option<&Arc<dyn AnyHandler>> {
         self.by_kind.get(kind).or(self.any.as_ref())
     }
 }
 
 /// All runs of a worker.
-pub(super) struct Handlers {
-    routes: Routes,
+pub(super) struct RunningHandlers {
+    routes: HandlerTable,
     tenure: Tenure,
     running: JoinSet<HandlerEnd>,
-    by_task: BTreeMap<Run, Running>,
-    runs: HashMap<Id, Run>,
+    by_task: BTreeMap<TaskRun, RunningHandler>,
+    runs: HashMap<Id, TaskRun>,
     saves: mpsc::UnboundedSender<SaveCheckpoint>,
     saved: mpsc::UnboundedReceiver<SaveCheckpoint>,
     /// The handlers that wait until their checkpoint is stored.
@@ -48,15 +48,15 @@ pub(super) struct Handlers {
     last_save: u64,
 }
 
-struct Running {
+struct RunningHandler {
     controls: Controls,
     abort: AbortHandle,
 }
 
-impl Handlers {
-    pub(super) fn new(routes: Routes, tenure: Tenure) -> Handlers {
+impl RunningHandlers {
+    pub(super) fn new(routes: HandlerTable, tenure: Tenure) -> RunningHandlers {
         let (saves, saved) = mpsc::unbounded_channel();
-        Handlers {
+        RunningHandlers {
             routes,
             tenure,
             running: JoinSet::new(),
@@ -84,7 +84,7 @@ impl Handlers {
             }
         });
         self.runs.insert(abort.id(), run.clone());
-        self.by_task.insert(run, Running { controls, abort });
+        self.by_task.insert(run, RunningHandler { controls, abort });
     }
 
     /// Requests a run to stop.
@@ -154,7 +154,7 @@ impl Handlers {
         }
     }
 
-    /// Lets handlers run on that do not stop: the loan of each keeps its lease from being revoked.
+    /// Detaches handlers that do not stop: the lease handle of each keeps its lease from being revoked.
     pub(super) fn abandon(&mut self) {
         self.running.detach_all();
     }

@@ -4,8 +4,7 @@ use tenure_core::balance::ResourceUsage;
 
 use crate::clock::{BootClock, Clock};
 
-/// How much memory this machine uses, as `/proc/meminfo` says it: what is neither free nor given back on demand. None where there is no
-/// such file.
+/// The memory that this machine uses by `/proc/meminfo`: what is neither free nor reclaimable on demand. None where there is no such file.
 ///
 /// For [`WorkerBuilder::resource`](super::WorkerBuilder::resource).
 pub fn memory() -> Option<ResourceUsage> {
@@ -28,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_given_back_is_not_used() {
+    fn reclaimable_memory_is_not_used() {
         let text = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:   12000000 kB\n";
         assert_eq!(read(text), Some((16_000_000, 12_000_000)));
         for odd in ["", "MemTotal: x kB\nMemAvailable: 1 kB", "MemTotal: 1 kB"] {
@@ -38,7 +37,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn this_machine_has_memory_and_uses_some_of_it() {
+    fn memory_of_this_machine_is_read() {
         let memory = memory().unwrap();
         assert!(0 < memory.used && memory.used <= memory.total, "{memory:?}");
     }

@@ -1,4 +1,4 @@
-//! What a node writes about its tasks and answers to its commands: in order, many in one request.
+//! The writes of a worker about its tasks, and its replies to commands: in order, many in one request.
 
 use std::collections::VecDeque;
 
@@ -9,16 +9,16 @@ use tenure_core::worker::request::NodeWrite;
 
 use crate::store::{Store, StoreError};
 
-/// How many writes travel together. Each has up to nine operations; the engine splits what does not fit in one request.
+/// How many writes share a request. Each has up to nine operations; the engine splits what does not fit in one request.
 const TOGETHER_MAX: usize = 64;
 
-/// Writes that wait for their turn.
+/// Writes that are not sent yet.
 #[derive(Default)]
-pub(super) struct Outbox {
+pub(super) struct StateWriteQueue {
     waiting: VecDeque<NodeWrite>,
 }
 
-impl Outbox {
+impl StateWriteQueue {
     pub(super) fn push(&mut self, write: NodeWrite) {
         self.waiting.push_back(write);
     }
@@ -27,14 +27,14 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
-    /// What goes out together now.
+    /// The writes of the next request.
     pub(super) fn next_request(&mut self) -> Vec<NodeWrite> {
         let len = self.waiting.len().min(TOGETHER_MAX);
         self.waiting.drain(..len).collect()
     }
 }
 
-/// Sends writes in one go, and reads what came of each.
+/// Sends writes in one request, and reads the reply to each.
 pub(super) async fn send(
     store: Store,
     layout: Layout,

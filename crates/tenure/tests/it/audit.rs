@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tenure::NewTask;
+use tenure::Tenure;
 use tenure::audit::{AUDIT_KEEP, AuditAction, AuditRecord};
-use tenure::client::{Client, NewTask};
 use tenure::lock::Locks;
 use tenure::session::Session;
 use tenure::store::Store;
@@ -13,6 +14,8 @@ use tenure_core::layout::Layout;
 use tenure_core::record::Record;
 use tenure_core::task::TaskMessage;
 use tenure_fixture::Etcd;
+
+use crate::client::tenure_on;
 
 fn namespace() -> Namespace {
     Namespace::parse("t").unwrap()
@@ -33,12 +36,17 @@ async fn every_destructive_call_is_recorded(store: Store) {
     let holder = locks.get(&name).await.unwrap().holders.remove(0);
     assert!(locks.break_hold(&name, &holder, "it hangs").await.unwrap());
     assert!(!locks.break_hold(&name, &holder, "again").await.unwrap());
-    let client = Client::new(store.clone(), &namespace());
+    let client = Tenure::on_session(&session, namespace()).unwrap();
     let task = TaskId::parse("job").unwrap();
-    client.submit(NewTask::new(task.clone())).await.unwrap();
-    client.command(&task, TaskMessage::Kill { reason: Some("wrong input".into()) }).await.unwrap();
-    client.command(&task, TaskMessage::Pause).await.unwrap();
-    client.because("not needed").delete(&task).await.unwrap();
+    client.submit(NewTask::new("").id(&task)).await.unwrap();
+    client
+        .task(&task)
+        .command(TaskMessage::Kill { reason: Some("wrong input".into()) })
+        .no_reply()
+        .await
+        .unwrap();
+    client.task(&task).command(TaskMessage::Pause).no_reply().await.unwrap();
+    client.task(&task).delete().reason("not needed").await.unwrap();
     let found = audits(&store).await;
     let summary: Vec<(AuditAction, &str, &str)> =
         found.iter().map(|audit| (audit.action, audit.target.as_str(), audit.reason.as_str())).collect();
@@ -81,13 +89,13 @@ async fn every_destructive_call_is_recorded_on_etcd() {
 async fn old_audit_records_are_deleted() {
     let world = World::seeded(1);
     let store = world.process("a").store();
-    let client = Client::new(store.clone(), &namespace());
+    let client = tenure_on(&store, &namespace());
     let mut kept = Vec::new();
     for (n, step) in [Duration::ZERO, Duration::from_secs(60), AUDIT_KEEP].into_iter().enumerate() {
         world.step_wall_clock(i64::try_from(step.as_millis()).unwrap());
         let task = TaskId::parse(&format!("job-{n}")).unwrap();
-        client.submit(NewTask::new(task.clone())).await.unwrap();
-        client.delete(&task).await.unwrap();
+        client.submit(NewTask::new("").id(&task)).await.unwrap();
+        client.task(&task).delete().await.unwrap();
         kept.push(audits(&store).await.into_iter().map(|audit| audit.target).collect::<Vec<_>>());
     }
     assert_eq!(kept, [vec!["job-0"], vec!["job-0", "job-1"], vec!["job-1", "job-2"]]);

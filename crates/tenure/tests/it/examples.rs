@@ -98,7 +98,10 @@ fn promised(heading: &str) -> Vec<&'static str> {
         };
         let fields = output.split(' ').find(|word| word.contains('='));
         let text = fields.map_or(output, |first| output[..output.find(first).unwrap_or(0)].trim_end());
-        if !text.starts_with("watches") && !text.starts_with("keep-alive") && !texts.contains(&text) {
+        if !text.starts_with("watch stream")
+            && !text.starts_with("keep-alive stream")
+            && !texts.contains(&text)
+        {
             texts.push(text);
         }
     }
@@ -268,6 +271,25 @@ fn once_a_day_runs_in_one_process() {
         }
         assert!(first[0].ends_with(" bytes"), "{first:?}");
         assert!(second[0].starts_with("done already at "), "{second:?}");
+    });
+}
+
+#[test]
+fn worker_fleet_imports_and_retries() {
+    on_file_and_etcd(|address| {
+        let output = RunningExample::start("worker_fleet", &[address]).finish();
+        for line in [
+            "eu-1 paused it",
+            "imported 500 rows of a.csv",
+            "import-1 is completed",
+            "3 mails are completed",
+            "0 killed, 0 failed",
+        ] {
+            assert!(output.iter().any(|printed| printed == line), "{line}: {output:?}");
+        }
+        let retried =
+            output.iter().filter(|line| line.starts_with("sent to ") && line.ends_with("attempt 2"));
+        assert_eq!(retried.count(), 1, "{output:?}");
     });
 }
 

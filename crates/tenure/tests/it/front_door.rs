@@ -11,7 +11,7 @@ use tenure::once::Run;
 use tenure::testing::World;
 use tenure::{
     CampaignError, ConnectError, Error, JoinError, LockError, LockName, NewTask, RegisterError, Store, Task,
-    TaskError, TaskId, Tenure,
+    TaskError, Tenure,
 };
 use tenure_fixture::Etcd;
 
@@ -145,9 +145,8 @@ mod claims {
             }
         };
         let worker = tenure.worker("eu-1").capacity(10).handle("mail", handler).start().await.unwrap();
-        let mail: TaskId = "mail-1".parse().unwrap();
-        tenure.submit(NewTask::new(mail.clone()).kind("mail")).await.unwrap();
-        tenure.tasks().wait(&mail, MINUTE).await.unwrap();
+        let mail = tenure.submit(NewTask::new("mail").id("mail-1")).await.unwrap();
+        mail.wait().timeout(MINUTE).await.unwrap();
         assert_eq!(runs.load(Ordering::SeqCst), 1);
         assert_eq!(tenure.snapshot().await.unwrap().members.len(), 1);
         worker.shutdown().await.unwrap();

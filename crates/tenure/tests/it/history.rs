@@ -1,13 +1,15 @@
-//! Events and snapshots of a namespace: what happened, and how everything stands at one revision.
+//! Events and snapshots of a namespace: its changes, and its state at one revision.
 
 mod events;
 mod snapshot;
 
-use tenure::client::{Client, NewTask};
+use tenure::NewTask;
 use tenure::lock::{Guard, Locks};
 use tenure::session::Session;
 use tenure::store::Store;
-use tenure_core::id::{Namespace, TaskId};
+use tenure_core::id::Namespace;
+
+use crate::client::tenure_on;
 
 fn namespace() -> Namespace {
     Namespace::parse("t").unwrap()
@@ -18,8 +20,7 @@ fn locks(store: &Store) -> Locks {
 }
 
 async fn submit(store: &Store, id: &str) {
-    let task = NewTask::new(TaskId::parse(id).unwrap()).kind("mail");
-    Client::new(store.clone(), &namespace()).submit(task).await.unwrap();
+    tenure_on(store, &namespace()).submit(NewTask::new("mail").id(id)).await.unwrap();
 }
 
 /// Holds a lock and releases it.

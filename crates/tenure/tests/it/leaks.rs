@@ -6,13 +6,12 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tenure::client::{Client, NewTask};
 use tenure::election::Elections;
 use tenure::lock::Locks;
 use tenure::member::Members;
 use tenure::session::Session;
 use tenure::store::{PreviousValues, Selection, Store, WatchStart};
-use tenure::{Task, TaskError, Tenure};
+use tenure::{NewTask, Task, TaskError, Tenure};
 use tenure_core::id::{Namespace, TaskId};
 use tenure_fixture::{Etcd, EtcdMember};
 
@@ -90,15 +89,14 @@ async fn live(store: &Store) {
     let tenure = Tenure::on_session(&session, &namespace).unwrap();
     let complete = async |_: Task| Ok::<_, TaskError>(());
     let node = tenure.worker("n").handle_any(complete).start().await.unwrap();
-    drop(tenure);
-    let client = Client::new(store.clone(), &namespace);
     for number in 0..3 {
         let id = TaskId::parse(&format!("t{number}")).unwrap();
-        client.submit(NewTask::new(id.clone())).await.unwrap();
-        client.wait(&id, PATIENCE).await.unwrap();
-        client.forget(&id).await.unwrap();
+        let task = tenure.submit(NewTask::new("").id(&id)).await.unwrap();
+        task.wait().timeout(PATIENCE).await.unwrap();
+        task.forget().await.unwrap();
     }
     node.shutdown().timeout(PATIENCE).await.unwrap();
+    drop(tenure);
 
     view.close().await;
     session.close().await.unwrap();

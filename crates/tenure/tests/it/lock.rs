@@ -2,6 +2,7 @@
 
 mod barrier;
 mod holders;
+mod min_hold;
 mod paused_member;
 mod requests;
 mod since;
@@ -96,6 +97,7 @@ on_every_engine! {
     foreign_keys_and_similar_names_never_block;
     readers_share_and_writers_do_not;
     permits_are_counted;
+    queued_request_reports_its_position;
     work_is_dropped_when_the_lock_is_lost;
     closed_session_leaves_no_queue_key;
     snapshot_shows_holders_and_waiters;
@@ -263,6 +265,24 @@ mod claims {
         let third = soon(third).await.unwrap().unwrap();
         one.release().await.unwrap();
         third.release().await.unwrap();
+    }
+
+    pub(super) async fn queued_request_reports_its_position(store: Store) {
+        let ((_a, first), (_b, second)) = (process(&store), process(&store));
+        let held = soon(first.semaphore("x", 2).acquire().into_future()).await.unwrap();
+        let other = soon(first.semaphore("x", 2).acquire().into_future()).await.unwrap();
+        let (report, mut reports) = tokio::sync::mpsc::unbounded_channel();
+        let request = second.semaphore("x", 2).acquire().on_queued(move |queued| {
+            report.send(queued.clone()).unwrap();
+        });
+        let waiting = tokio::spawn(request.into_future());
+        let queued = soon(reports.recv()).await.unwrap();
+        assert_eq!(queued.ahead, 2);
+        assert_eq!(queued.holder.unwrap().pid, std::process::id());
+        held.release().await.unwrap();
+        soon(waiting).await.unwrap().unwrap().release().await.unwrap();
+        assert!(reports.recv().await.is_none(), "one report per request");
+        other.release().await.unwrap();
     }
 
     pub(super) async fn work_is_dropped_when_the_lock_is_lost(store: Store) {

@@ -1,4 +1,4 @@
-//! Tasks on nodes, on every engine: claimed, run, shared, moved, stopped and given back.
+//! Tasks on nodes, on every engine: claimed, run, shared, moved, stopped and released.
 
 mod commands;
 mod faults;
@@ -156,13 +156,13 @@ impl Handler<RawProps> for Runs {
     }
 }
 
-/// Every run of every task: who, under which token, from when to when. Its handler does what the task's props say.
+/// Every run of every task, with its node, its token, its start and its end. The handler does what the task's props specify.
 #[derive(Clone, Default)]
 pub(crate) struct Ledger {
     runs: Arc<Mutex<Vec<Run>>>,
-    /// Lets those go on that block.
+    /// Resumes the handlers that block.
     gate: Arc<(Mutex<bool>, Condvar)>,
-    /// Lets those go on that wait for a word.
+    /// Resumes the handlers that wait for the signal.
     word: Arc<watch::Sender<bool>>,
     /// What became of progress that was to be kept.
     kept: Arc<Mutex<Vec<Result<(), String>>>>,
@@ -185,7 +185,7 @@ impl Ledger {
         self.gate.1.notify_all();
     }
 
-    /// Says the word.
+    /// Sends the signal.
     pub(crate) fn say_the_word(&self) {
         self.word.send_replace(true);
     }
@@ -253,7 +253,7 @@ impl Ledger {
                 drop(opened.wait_timeout_while(closed, PATIENCE, |is_open| !*is_open).unwrap());
                 Outcome::Release
             }
-            "done_when_told" => {
+            "complete_on_signal" => {
                 let mut word = self.word.subscribe();
                 tokio::select! {
                     biased;
@@ -261,7 +261,7 @@ impl Ledger {
                     _ = ctx.stopped() => Outcome::Release,
                 }
             }
-            "keep_when_told" => {
+            "save_on_signal" => {
                 let mut word = self.word.subscribe();
                 tokio::select! {
                     biased;
@@ -305,16 +305,17 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn()
     }
 }
 
-/// Waits until everybody knows everybody: whoever has not heard of the others takes everything, and gives some of it away when it has.
+/// Waits until all workers know all peers: a worker claims every task until it knows its peers, and releases some of them afterwards.
 pub(crate) async fn until_acquainted(workers: &[Worker]) {
-    until("everybody knows everybody", async || {
+    until("all workers know all peers", async || {
         workers.iter().all(|worker| worker.node.status().borrow().peers == workers.len() - 1)
     })
     .await;
 }
 
+/// The state of a completed task stays in the store; its other keys are deleted.
 #[tokio::test]
-async fn a_task_is_claimed_run_and_completed_and_its_state_stays() {
+async fn task_is_claimed_run_and_completed() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         shop.submit_with("t1", r#""done""#).await;
@@ -342,8 +343,9 @@ async fn a_task_is_claimed_run_and_completed_and_its_state_stays() {
     .await;
 }
 
+/// An error and a panic of a handler are both a fault of its task. Other tasks keep running.
 #[tokio::test]
-async fn a_handler_that_fails_or_panics_is_a_fault_of_its_task_alone() {
+async fn failing_handler_faults_only_its_task() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let worker = shop.join("a").await;
@@ -365,18 +367,18 @@ async fn a_handler_that_fails_or_panics_is_a_fault_of_its_task_alone() {
 }
 
 #[tokio::test]
-async fn two_namespaces_on_one_store_see_nothing_of_each_other() {
+async fn namespaces_on_one_store_are_isolated() {
     on_every_engine(async |store| {
         let shop = Shop::new(store.clone());
         let mut other = Shop::new(store);
         other.namespace = Namespace::parse("other").unwrap();
         other.layout = Layout::new(&other.namespace);
         let worker = shop.join("a").await;
-        other.submit("theirs").await;
-        shop.submit("ours").await;
-        until("ours runs", async || shop.ledger.running().len() == 1).await;
+        other.submit("t2").await;
+        shop.submit("t1").await;
+        until("t1 runs", async || shop.ledger.running().len() == 1).await;
         let other_worker = other.join("a").await;
-        until("theirs runs", async || other.ledger.running().len() == 1).await;
+        until("t2 runs", async || other.ledger.running().len() == 1).await;
         worker.end().await;
         assert_eq!(other.ledger.running().len(), 1);
         other_worker.end().await;

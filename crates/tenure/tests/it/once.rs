@@ -117,7 +117,7 @@ impl Process {
 /// The periods in which each process has run, counted from the first one.
 type Runs = Arc<std::sync::Mutex<Vec<(u64, &'static str)>>>;
 
-/// Runs the work for ever: it takes `takes` and fails as often as `failures` says.
+/// Runs the work for ever: each run takes `takes`, and the first `failures` runs fail.
 fn start(
     world: &World,
     who: &'static str,
@@ -164,7 +164,7 @@ async fn exactly_one_process_runs_in_each_period() {
         let runs = Runs::default();
         let failures = Arc::new(AtomicU64::new(1));
         let processes = ["a", "b"].map(|who| (who, Process::new(&world, who, HOUR)));
-        let _running: Vec<_> = processes
+        let running: Vec<_> = processes
             .iter()
             .map(|(who, process)| {
                 start(&world, who, process.once.clone(), &runs, Duration::from_secs(5), &failures)
@@ -181,6 +181,9 @@ async fn exactly_one_process_runs_in_each_period() {
         world.process(last).heal();
         world.advance(2 * HOUR).await;
         assert_eq!(periods(&runs), [0, 1, 2, 3, 4, 5, 6, 7], "seed {seed}");
+        // The tasks keep their world alive, and a thread has one seeded world at a time.
+        drop(running);
+        world.run_until_idle().await;
     }
 }
 

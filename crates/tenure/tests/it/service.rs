@@ -156,6 +156,30 @@ async fn picker_is_fair_and_consistent() {
 }
 
 #[tokio::test]
+async fn marked_instances_are_not_picked() {
+    let store = Store::memory();
+    let (services, session) = enter(&store);
+    let web = name("web");
+    let _a = register(&services, &session, &web, "a").await.unwrap();
+    let _b = register(&services, &session, &web, "b").await.unwrap();
+    let picker = services.service(&session, &web).picker().await.unwrap();
+    tokio::time::timeout(PATIENCE, picker.view().clone().wait_for(|all| all.len() == 2))
+        .await
+        .unwrap()
+        .unwrap();
+    let (a, b) = (InstanceId::parse("a").unwrap(), InstanceId::parse("b").unwrap());
+    picker.mark_down(&a, Duration::from_secs(60));
+    let picks = || [picker.round_robin(), picker.random(), picker.for_key("k"), picker.pick_by(0)];
+    assert!(picks().into_iter().all(|picked| picked.unwrap().id == b));
+    // With every instance marked, a try is better than none.
+    picker.mark_down(&b, Duration::from_secs(60));
+    assert_eq!(picker.pick_by(0).unwrap().id, a);
+    picker.mark_down(&a, Duration::ZERO);
+    assert_eq!(picker.pick_by(u64::MAX).unwrap().id, a, "its time has passed");
+    assert!(picker.age().is_some());
+}
+
+#[tokio::test]
 async fn picker_uses_last_snapshot_in_outage() {
     let etcd = Etcd::start();
     let store = connect(&etcd).await;

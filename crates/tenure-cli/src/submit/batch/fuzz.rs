@@ -9,7 +9,7 @@ fn file(bytes: &[u8]) -> String {
     match tasks(bytes) {
         Ok(tasks) => {
             assert_eq!(tasks.len(), lines, "a line was skipped");
-            let ids: BTreeSet<_> = tasks.iter().map(|task| task.id().clone()).collect();
+            let ids: BTreeSet<_> = tasks.iter().map(|task| task.0.clone()).collect();
             assert_eq!(ids.len(), lines, "one task twice");
             format!("{} tasks", lines.min(8))
         }

@@ -5,7 +5,7 @@ use super::*;
 /// A peer on a starved host was too slow to take its share. The node kept the task for ever, so 4 and 2 never became 3 and 3. A task that
 /// no peer takes again stays four times as long, so it is not stopped again and again.
 #[test]
-fn task_that_no_peer_took_is_offered_again_later() {
+fn unwanted_task_is_released_again_later() {
     let mut fair = Fair::new();
     let mut scene = BalanceCase::of(&[("a", 3), ("b", 2)]).unowned(1);
     for stays_ms in [5_000, 20_000, 80_000] {

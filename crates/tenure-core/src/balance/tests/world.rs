@@ -1,7 +1,8 @@
 //! Nodes that come and go, each with a balancer of its own, deciding on the same picture until nothing moves.
 //!
-//! Time goes in steps of 250 ms. In each step every node sees the picture of the step before, so that all decide on what is slightly old, and claims what
-//! its balancer lets it, later the further back it ranks. Once a second it gives away a tenth of what it has, at most.
+//! Time advances in steps of 250 ms. In each step every worker sees the snapshot of the step
+//! before, so all decide on slightly old data. It claims what its balancer allows, later the higher
+//! its rank. Once a second it releases a tenth of its tasks at most.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ type NewBalancer = fn() -> Box<dyn Balancer>;
 
 struct WorldWorker {
     balancer: Box<dyn Balancer>,
-    crowd: WorkerLoads,
+    workers: WorkerLoads,
     own: OwnedTasks,
     cooldowns: Cooldowns,
 }
@@ -65,7 +66,7 @@ impl BalanceWorld {
     fn join(&mut self, name: &str) {
         let worker = WorldWorker {
             balancer: (self.new_balancer)(),
-            crowd: WorkerLoads::new(),
+            workers: WorkerLoads::new(),
             own: OwnedTasks::new(),
             cooldowns: Cooldowns::new(),
         };
@@ -98,25 +99,25 @@ impl BalanceWorld {
         });
         let (unowned, claiming) = (Demand::of(Class::ANY, unowned), Demand::default());
         let mut names: Vec<NodeId> = self.workers.keys().cloned().collect();
-        // Nobody is always the first.
+        // No worker is always the first.
         let first = self.turns % names.len().max(1);
         names.rotate_left(first);
         self.turns += 1;
         for me in &names {
             let worker = self.workers.get_mut(me).unwrap();
-            for gone in worker.crowd.iter().map(|(node, _)| node.clone()).collect::<Vec<_>>() {
+            for gone in worker.workers.iter().map(|(node, _)| node.clone()).collect::<Vec<_>>() {
                 if !names.contains(&gone) {
-                    worker.crowd.remove(&gone);
+                    worker.workers.remove(&gone);
                 }
             }
             for (node, load) in &seen {
-                worker.crowd.set(node, *load, now);
+                worker.workers.set(node, *load, now);
             }
             let used = worker.own.len() as u64;
             let resource = Some(ResourceUsage { used, total: self.room, read_at: now });
             for (task, since) in &offers {
                 let waited = Duration::from_millis((self.step - since) * STEP_MS);
-                let rank = worker.crowd.rank(me, task);
+                let rank = worker.workers.rank(me, task);
                 if !self.unowned_since.contains_key(task)
                     || waited < Duration::from_millis((rank as u64 * STEP_MS).min(1_000))
                 {
@@ -128,7 +129,7 @@ impl BalanceWorld {
                 let offer = Claimable { task, record, weight, class, rank, unowned_for, waited };
                 let cluster = ClusterLoad {
                     me,
-                    workers: &worker.crowd,
+                    workers: &worker.workers,
                     unowned: &unowned,
                     claiming: &claiming,
                     own: &worker.own,
@@ -147,7 +148,7 @@ impl BalanceWorld {
             if self.step.is_multiple_of(4) {
                 let cluster = ClusterLoad {
                     me,
-                    workers: &worker.crowd,
+                    workers: &worker.workers,
                     unowned: &unowned,
                     claiming: &claiming,
                     own: &worker.own,
@@ -157,10 +158,10 @@ impl BalanceWorld {
                     now,
                 };
                 let cap = worker.own.len().div_ceil(10).max(1);
-                for parting in planned_releases(worker.balancer.as_mut(), &cluster).into_iter().take(cap) {
-                    worker.own.remove(&parting.task).expect("it has what it gives away");
-                    worker.cooldowns.note(&parting.task, COOLDOWN, ReleasedBy::Node, now);
-                    self.unowned_since.insert(parting.task, self.step);
+                for release in planned_releases(worker.balancer.as_mut(), &cluster).into_iter().take(cap) {
+                    worker.own.remove(&release.task).expect("it owns what it releases");
+                    worker.cooldowns.note(&release.task, COOLDOWN, ReleasedBy::Node, now);
+                    self.unowned_since.insert(release.task, self.step);
                     self.moves += 1;
                 }
             }
@@ -175,7 +176,7 @@ impl BalanceWorld {
         self.settle(SETTLING_STEPS);
         assert_eq!(self.moves, before, "tasks still move: {:?}", self.counts());
         if !self.workers.is_empty() {
-            assert!(self.unowned_since.is_empty(), "{} tasks are nobody's", self.unowned_since.len());
+            assert!(self.unowned_since.is_empty(), "{} tasks are unowned", self.unowned_since.len());
         }
     }
 }
@@ -185,7 +186,7 @@ fn spread(counts: &[u64]) -> u64 {
 }
 
 #[test]
-fn fair_nodes_share_what_is_submitted_to_within_one() {
+fn fair_workers_differ_by_one_at_most() {
     for (nodes, tasks) in [(3, 1_000), (8, 1_001), (5, 3), (7, 100), (2, 6), (20, 19)] {
         let mut world = BalanceWorld::new(|| Box::new(Fair::new()));
         for n in 0..nodes {
@@ -200,7 +201,7 @@ fn fair_nodes_share_what_is_submitted_to_within_one() {
 }
 
 #[test]
-fn a_free_task_is_taken_at_once_however_many_there_are() {
+fn unowned_task_is_claimed_without_delay() {
     let mut world = BalanceWorld::new(|| Box::new(Fair::new()));
     for name in ["a", "b", "c"] {
         world.join(name);
@@ -214,7 +215,7 @@ fn a_free_task_is_taken_at_once_however_many_there_are() {
 }
 
 #[test]
-fn six_tasks_and_a_second_node_settle_at_three_each() {
+fn two_workers_settle_at_half_each() {
     let mut world = BalanceWorld::new(|| Box::new(Fair::new()));
     world.join("a");
     world.submit(6, &[]);
@@ -226,7 +227,7 @@ fn six_tasks_and_a_second_node_settle_at_three_each() {
 }
 
 #[test]
-fn tasks_of_a_dead_node_are_shared_by_the_others() {
+fn peers_share_tasks_of_dead_worker() {
     let mut world = BalanceWorld::new(|| Box::new(Fair::new()));
     for name in ["a", "b", "c"] {
         world.join(name);
@@ -239,7 +240,7 @@ fn tasks_of_a_dead_node_are_shared_by_the_others() {
 }
 
 #[test]
-fn nodes_fill_up_to_their_room_and_come_to_rest_there() {
+fn workers_fill_up_to_capacity() {
     let mut world = BalanceWorld::new(|| Box::new(Capacity::new(50, 80).unwrap()));
     world.room = 100;
     for name in ["a", "b", "c"] {
@@ -249,7 +250,8 @@ fn nodes_fill_up_to_their_room_and_come_to_rest_there() {
     world.settle(40);
     let moves = world.moves;
     assert!(world.counts().iter().all(|count| (50..=66).contains(count)), "{:?}", world.counts());
-    // The machines shrink: everybody gives away what does not fit, one at a time, and nobody takes it.
+    // The hosts shrink: each worker releases what does not fit, one task at a time, and no peer
+    // claims it.
     world.room = 50;
     world.settle(4 * 40);
     assert!(world.counts().iter().all(|count| *count == 40), "{:?}", world.counts());
@@ -274,14 +276,15 @@ fn acts() -> impl Strategy<Value = Vec<FleetChange>> {
     prop::collection::vec(act, 1..12)
 }
 
-/// Whether nodes leave in the middle of a cool-down. Then whoever should have a task may not take it yet, and another one keeps it.
+/// Whether workers leave during a cooldown. Then the worker that should own a task may not claim it
+/// yet, and another one keeps it.
 #[derive(Clone, Copy, PartialEq)]
 enum LeaveTiming {
     AtAnyTime,
     WhenAllIsQuiet,
 }
 
-fn play(
+fn run_changes(
     new_balancer: NewBalancer,
     acts: &[FleetChange],
     weights: &[u64],
@@ -310,17 +313,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_decides_the_nodes_come_to_rest(acts in acts(), weights in prop::collection::vec(1..20_u64, 1..5)) {
+    fn every_balancer_settles(acts in acts(), weights in prop::collection::vec(1..20_u64, 1..5)) {
         let all: [NewBalancer; 4] =
             [|| Box::new(AcceptAll), || Box::new(Fair::new()), || Box::new(Weighted::new()), || Box::new(Rendezvous::new())];
         for new_balancer in all {
-            play(new_balancer, &acts, &weights, LeaveTiming::AtAnyTime);
+            run_changes(new_balancer, &acts, &weights, LeaveTiming::AtAnyTime);
         }
     }
 
     #[test]
     fn fair_nodes_come_to_rest_near_their_share(acts in acts()) {
-        let world = play(|| Box::new(Fair::new()), &acts, &[], LeaveTiming::WhenAllIsQuiet);
+        let world = run_changes(|| Box::new(Fair::new()), &acts, &[], LeaveTiming::WhenAllIsQuiet);
         let counts = world.counts();
         let quota = (world.tasks.len() as u64).div_ceil(counts.len() as u64);
         let most = counts.iter().max().copied().unwrap_or(0);
@@ -330,11 +333,11 @@ proptest! {
     }
 
     #[test]
-    fn rendezvous_nodes_come_to_rest_where_the_names_say(acts in acts()) {
-        let world = play(|| Box::new(Rendezvous::new()), &acts, &[], LeaveTiming::WhenAllIsQuiet);
+    fn rendezvous_settles_at_hash(acts in acts()) {
+        let world = run_changes(|| Box::new(Rendezvous::new()), &acts, &[], LeaveTiming::WhenAllIsQuiet);
         for (name, worker) in &world.workers {
             for (task, _) in worker.own.iter() {
-                prop_assert_eq!(worker.crowd.meant(task, Class::ANY, None), Some(name));
+                prop_assert_eq!(worker.workers.meant(task, Class::ANY, None), Some(name));
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::task::TaskStatus;
 
 fn submission(nonce: &str) -> Submission {
     let layout = Layout::new(&Namespace::parse("t").unwrap());
-    let task = NewTask::new(TaskId::parse("t1").unwrap());
+    let task = TaskSpec::new(TaskId::parse("t1").unwrap());
     Submission::new(&layout, task, (nonce.to_owned(), Timestamp(1)))
 }
 
@@ -38,7 +38,7 @@ fn applied_submission_is_recognised_by_nonce() {
     shop.apply(&submission.txn()).unwrap();
     assert!(submission.handle(lost()).is_none());
     let again = shop.apply(&submission.txn());
-    assert!(matches!(submission.handle(again), Some(Ok(Submitted::Accepted))));
+    assert!(matches!(submission.handle(again), Some(Ok(()))));
     assert_eq!(puts(&mut shop, &submission), 1);
 }
 
@@ -47,7 +47,7 @@ fn unapplied_submission_is_applied_once() {
     let (mut shop, mut submission) = (ClientWorld::new(), submission("n"));
     assert!(submission.handle(lost()).is_none());
     let again = shop.apply(&submission.txn());
-    assert!(matches!(submission.handle(again), Some(Ok(Submitted::Accepted))));
+    assert!(matches!(submission.handle(again), Some(Ok(()))));
     assert_eq!(puts(&mut shop, &submission), 1);
 }
 
@@ -57,18 +57,18 @@ fn task_of_another_client_exists() {
     shop.apply(&submission("other").txn()).unwrap();
     assert!(first.handle(lost()).is_none());
     let again = shop.apply(&first.txn());
-    assert!(matches!(first.handle(again), Some(Err(SubmitError::Exists))));
+    assert!(matches!(first.handle(again), Some(Err(SubmitTaskError::Exists(TaskState::Runnable)))));
 }
 
 /// The reply was lost, and a worker ran the task to its end before the next request: a second submission would be one too many.
 #[test]
-fn task_that_may_have_run_is_not_submitted_again() {
+fn maybe_run_task_is_not_resubmitted() {
     let (mut shop, mut submission) = (ClientWorld::new(), submission("n"));
     shop.apply(&submission.txn()).unwrap();
     assert!(submission.handle(lost()).is_none());
     end(&mut shop, &submission, TaskStatus::Completed);
     let again = shop.apply(&submission.txn());
-    assert!(matches!(submission.handle(again), Some(Err(SubmitError::Unknown(_)))));
+    assert!(matches!(submission.handle(again), Some(Err(SubmitTaskError::Unknown(_)))));
     assert_eq!(puts(&mut shop, &submission), 0);
 }
 
@@ -76,8 +76,8 @@ fn task_that_may_have_run_is_not_submitted_again() {
 fn failure_after_lost_reply_is_unknown() {
     let mut with_lost = submission("n");
     assert!(with_lost.handle(lost()).is_none());
-    assert!(matches!(with_lost.handle(Err(StoreError::Closed)), Some(Err(SubmitError::Unknown(_)))));
-    assert!(matches!(submission("n").handle(Err(StoreError::Closed)), Some(Err(SubmitError::Store(_)))));
+    assert!(matches!(with_lost.handle(Err(StoreError::Closed)), Some(Err(SubmitTaskError::Unknown(_)))));
+    assert!(matches!(submission("n").handle(Err(StoreError::Closed)), Some(Err(SubmitTaskError::Store(_)))));
 }
 
 #[test]
@@ -85,16 +85,53 @@ fn third_lost_reply_is_unknown() {
     let mut submission = submission("n");
     assert!(submission.handle(lost()).is_none());
     assert!(submission.handle(lost()).is_none());
-    assert!(matches!(submission.handle(lost()), Some(Err(SubmitError::Unknown(_)))));
+    assert!(matches!(submission.handle(lost()), Some(Err(SubmitTaskError::Unknown(_)))));
 }
 
 #[test]
-fn earlier_end_is_reported_and_marked() {
+fn finished_id_is_refused_and_stores_nothing() {
     let (mut shop, mut submission) = (ClientWorld::new(), submission("n"));
+    end(&mut shop, &submission, TaskStatus::Failed);
+    let reply = shop.apply(&submission.txn());
+    assert!(matches!(submission.handle(reply), Some(Err(SubmitTaskError::Finished(TaskState::Failed)))));
+    assert_eq!(stored(&mut shop, &submission), None);
+}
+
+#[test]
+fn rerun_replaces_final_state() {
+    let (mut shop, mut submission) = (ClientWorld::new(), submission("n"));
+    submission.rerun = true;
     end(&mut shop, &submission, TaskStatus::Failed);
     let reply = shop.apply(&submission.txn());
     assert!(submission.handle(reply).is_none());
     let reply = shop.apply(&submission.txn());
-    assert!(matches!(submission.handle(reply), Some(Ok(Submitted::Ended(TaskState::Failed)))));
-    assert!(stored(&mut shop, &submission).unwrap().ended);
+    assert!(matches!(submission.handle(reply), Some(Ok(()))));
+    assert!(!stored(&mut shop, &submission).unwrap().ended);
+    assert_eq!(shop.get(&submission.keys.state), None, "with its history");
+}
+
+/// The first rerun was applied and its reply lost: the task that it put must not be refused as another one.
+#[test]
+fn lost_rerun_reply_is_recognised_by_nonce() {
+    let (mut shop, mut submission) = (ClientWorld::new(), submission("n"));
+    submission.rerun = true;
+    end(&mut shop, &submission, TaskStatus::Failed);
+    let reply = shop.apply(&submission.txn());
+    assert!(submission.handle(reply).is_none());
+    shop.apply(&submission.txn()).unwrap();
+    assert!(submission.handle(lost()).is_none());
+    let again = shop.apply(&submission.txn());
+    assert!(matches!(submission.handle(again), Some(Ok(()))));
+    assert_eq!(puts(&mut shop, &submission), 1);
+}
+
+/// A version before 0.2 stored a finished task again, with a mark.
+#[test]
+fn marked_task_of_earlier_version_is_finished() {
+    let (mut shop, mut submission) = (ClientWorld::new(), submission("n"));
+    end(&mut shop, &submission, TaskStatus::Killed);
+    let marked = TaskRecord { ended: true, nonce: "old".to_owned(), ..TaskRecord::default() };
+    shop.apply(&Txn::new().then(Op::put(submission.keys.task.clone(), marked.encode()))).unwrap();
+    let reply = shop.apply(&submission.txn());
+    assert!(matches!(submission.handle(reply), Some(Err(SubmitTaskError::Finished(TaskState::Killed)))));
 }

@@ -72,7 +72,8 @@ fn lost(queue: &mut WaitQueue) -> Vec<LossReason> {
         .collect()
 }
 
-/// The first key of a waiter was read, then deleted; its second key waits behind another holder. The reply is about the first.
+/// The first key of a waiter was read, then deleted; its second key waits behind another holder.
+/// The reply is about the first.
 #[test]
 fn reply_of_earlier_look_is_ignored() {
     let mut queue = WaitQueue::new(7);
@@ -102,7 +103,8 @@ fn delete_event_older_than_the_key_is_ignored() {
     assert_eq!(lost(&mut queue), [LossReason::Deleted]);
 }
 
-/// The second enter can require a newer guard than the first, so releasing the key would settle only the first of them.
+/// The second enter can require a newer guard than the first, so releasing the key would settle
+/// only the first of them.
 #[test]
 fn ambiguous_enter_holds_only_by_its_own_reply() {
     let mut queue = WaitQueue::new(7);
@@ -137,7 +139,8 @@ fn entering_waiter_holds_by_the_release_before_it() {
     assert_eq!(held(&mut queue), [(second, token(6))]);
 }
 
-/// It holds by the release of its predecessor, and its own enter has no reply yet. Another client deletes its key.
+/// It holds by the release of its predecessor, and its own enter has no reply yet. Another client
+/// deletes its key.
 #[test]
 fn key_with_request_in_flight_is_kept() {
     let mut queue = WaitQueue::new(7);
@@ -158,7 +161,8 @@ fn key_with_request_in_flight_is_kept() {
     }
 }
 
-/// A process can wait under two leases of its session. The watch of the lost key would notify it later, if at all.
+/// A process can wait under two leases of its session. The watch of the lost key would notify it
+/// later, if at all.
 #[test]
 fn lost_lease_wakes_the_local_waiter_behind_it() {
     let mut queue = WaitQueue::new(7);
@@ -172,7 +176,8 @@ fn lost_lease_wakes_the_local_waiter_behind_it() {
     assert_eq!(held(&mut queue), [(waiter, token(6))]);
 }
 
-/// The predecessor's key was put anew behind the waiter. That it holds there leaves room for others before the waiter.
+/// The predecessor's key was put anew behind the waiter. That it holds there leaves room for others
+/// before the waiter.
 #[test]
 fn holder_behind_the_waiter_is_no_predecessor() {
     for (since, expected) in
@@ -189,7 +194,8 @@ fn holder_behind_the_waiter_is_no_predecessor() {
     }
 }
 
-/// The read may have been done before the predecessor left. Without a second one the waiter would wait for ever.
+/// The read may have been done before the predecessor left. Without a second one the waiter would
+/// wait for ever.
 #[test]
 fn event_during_a_look_causes_another() {
     let mut queue = WaitQueue::new(7);
@@ -210,7 +216,8 @@ fn event_during_a_look_causes_another() {
     assert_eq!(held(&mut queue), [(id, token(9))]);
 }
 
-/// The reply to the first enter was lost, and the second is refused. The first can still be applied.
+/// The reply to the first enter was lost, and the second is refused. The first can still be
+/// applied.
 #[test]
 fn refused_enter_settles_the_one_before_it() {
     let mut queue = WaitQueue::new(7);
@@ -227,7 +234,8 @@ fn refused_enter_settles_the_one_before_it() {
     }
 }
 
-/// A waiter that leaves ends no hold; a holder names its hold in every request to leave, also after a lost reply.
+/// A waiter that leaves ends no hold; a holder names its hold in every request to leave, also after
+/// a lost reply.
 #[test]
 fn leave_names_the_hold_that_ends() {
     let held_in = |action| match action {

@@ -118,7 +118,8 @@ impl Queue {
     }
 }
 
-/// A request that arrives late puts the key anew, behind keys that came meanwhile. Its old token is worth nothing.
+/// A request that arrives late puts the key anew, behind keys that came meanwhile. Its old token is
+/// worth nothing.
 #[test]
 fn own_key_at_another_create_revision_is_missing() {
     let mut queue = Queue::new(QueueKind::Lock);
@@ -153,7 +154,8 @@ fn second_read_checks_the_own_key_again() {
     assert_eq!(looked, PredecessorReply::NotDone, "no predecessor, and no own key either");
 }
 
-/// The reply to the first enter was lost. The second finds the key: its token is when the key was created, not when it was found.
+/// The reply to the first enter was lost. The second finds the key: its token is when the key was
+/// created, not when it was found.
 #[test]
 fn found_key_has_its_create_revision_as_token() {
     let mut queue = Queue::new(QueueKind::Lock);
@@ -188,7 +190,8 @@ fn predecessor_of_the_preceding_revision_is_found() {
     assert!(matches!(entered, EnterReply::Stored { predecessor: Some(_), .. }), "{entered:?}");
 }
 
-/// The next waiter was known by key and token. Its key was deleted and put anew: then it has another token, and others before it.
+/// The next waiter was known by key and token. Its key was deleted and put anew: then it has
+/// another token, and others before it.
 #[test]
 fn successor_put_again_does_not_inherit_hold() {
     let mut queue = Queue::new(QueueKind::Lock);
@@ -205,7 +208,8 @@ fn successor_put_again_does_not_inherit_hold() {
     }
 }
 
-/// The predecessor's key was deleted and put anew, so it is behind. The read has to search for the real predecessor.
+/// The predecessor's key was deleted and put anew, so it is behind. The read has to search for the
+/// real predecessor.
 #[test]
 fn predecessor_that_was_put_anew_is_behind() {
     let mut queue = Queue::new(QueueKind::Lock);

@@ -28,10 +28,10 @@ fn late_enter_without_guard_leaves_a_key() {
 /// An enter is taken for lost, its key is left, and the enter arrives a minute later.
 fn late_enter() -> QueueWorld {
     let mut world = QueueWorld::new(1);
-    world.fault = RequestFault::Late;
+    world.fault = QueueFault::Late;
     let id = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fault = RequestFault::Works;
+    world.fault = QueueFault::Works;
     world.leave(0, id);
     world.pass(Duration::from_secs(60));
     assert_eq!(world.queue_keys(), 0);
@@ -40,14 +40,15 @@ fn late_enter() -> QueueWorld {
     world
 }
 
-/// The guard of a lease changes for one key and refuses the enters of the others that were sent before; they enter again.
+/// The guard of a lease changes for one key and refuses the enters of the others that were sent
+/// before; they enter again.
 #[test]
 fn changed_guard_delays_other_enters_and_loses_none() {
     let mut world = QueueWorld::new(1);
-    world.fault = RequestFault::Late;
+    world.fault = QueueFault::Late;
     let first = world.enter(0, LockMode::Exclusive);
     world.settle();
-    world.fault = RequestFault::Works;
+    world.fault = QueueFault::Works;
     let second = world.enter(0, LockMode::Exclusive);
     world.leave(0, first);
     world.settle();
@@ -58,7 +59,8 @@ fn changed_guard_delays_other_enters_and_loses_none() {
     assert_eq!((world.queue_keys(), world.queues[0].is_empty()), (0, true));
 }
 
-/// A queue that begins later in the same process knows the changed guard: its first enter is not refused as stale.
+/// A queue that begins later in the same process knows the changed guard: its first enter is not
+/// refused as stale.
 #[test]
 fn next_queue_enters_with_the_known_guard() {
     let former = late_enter();

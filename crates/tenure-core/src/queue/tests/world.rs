@@ -35,7 +35,7 @@ const NONCES: u64 = 1_000;
 
 /// The fault of the current requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum RequestFault {
+pub(super) enum QueueFault {
     Works,
     /// It is not applied, and the error shows it.
     NotDone,
@@ -89,7 +89,7 @@ pub(super) struct QueueWorld {
     builders: Vec<QueueRequests>,
     leases: Vec<LeaseId>,
     lease_counter: i64,
-    pub(super) fault: RequestFault,
+    pub(super) fault: QueueFault,
     pub(super) requests: Vec<&'static str>,
     modes: BTreeMap<QueueKey, LockMode>,
     states: BTreeMap<(usize, WaiterId), LocalState>,
@@ -126,7 +126,7 @@ impl QueueWorld {
             builders: Vec::new(),
             leases: Vec::new(),
             lease_counter: 0,
-            fault: RequestFault::Works,
+            fault: QueueFault::Works,
             requests: Vec::new(),
             modes: BTreeMap::new(),
             states: BTreeMap::new(),
@@ -260,10 +260,10 @@ impl QueueWorld {
         let process = usize::from(random >> 8) % self.queues.len();
         let pick = usize::from(random >> 4);
         self.fault = match (random >> 12) % 8 {
-            0 => RequestFault::NotDone,
-            1 => RequestFault::LosesReply,
-            2 => RequestFault::Late,
-            _ => RequestFault::Works,
+            0 => QueueFault::NotDone,
+            1 => QueueFault::LosesReply,
+            2 => QueueFault::Late,
+            _ => QueueFault::Works,
         };
         self.collect_changes();
         match random % 16 {
@@ -318,7 +318,7 @@ impl QueueWorld {
     /// Ends all faults and lets the holders leave one after the other. Every waiter must hold or be
     /// lost, and no key may remain.
     pub(super) fn run_to_end(&mut self) {
-        self.fault = RequestFault::Works;
+        self.fault = QueueFault::Works;
         for _ in 0..1_000 {
             self.pass(Duration::from_secs(15));
             self.check_holders();

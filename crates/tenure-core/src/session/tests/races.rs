@@ -128,7 +128,8 @@ fn put_reply_after_lapse_registers_nothing() {
     assert!(!notices.iter().any(|notice| matches!(notice, SessionEvent::Registered { .. })), "{notices:?}");
 }
 
-/// The key is registered again while its put is in flight. The reply is about the earlier registration.
+/// The key is registered again while its put is in flight. The reply is about the earlier
+/// registration.
 #[test]
 fn put_reply_of_earlier_registration_is_ignored() {
     for (outcome, mode) in [
@@ -169,7 +170,8 @@ fn renewal_reply_not_found_ends_the_lease() {
     }
 }
 
-/// A session that has lost lease 1, holds lease 2 since 60 s and has put `/a` under it at revision 3.
+/// A session that has lost lease 1, holds lease 2 since 60 s and has put `/a` under it at revision
+/// 3.
 fn moved() -> Lone {
     let (mut lone, epoch, registration) = Lone::with_put_in_flight();
     lone.reply_to_put((epoch, registration), KeyOutcome::Done(Revision(2)), at(2));

@@ -1,15 +1,19 @@
-//! The record changes when and only when the table says so, and reads as it was written.
+//! The record changes only as the transition table allows, and decoding returns what was encoded.
 
 use proptest::prelude::*;
 
-use super::super::retry::ErrorRate;
+use super::super::retry::Retry;
 use super::*;
 
 fn node() -> NodeId {
     NodeId::parse("web-1").unwrap()
 }
 
-fn said(task: &mut StateRecord, message: TaskMessage, at: u64) -> Result<Applied, IllegalTransition> {
+fn apply_message(
+    task: &mut StateRecord,
+    message: TaskMessage,
+    at: u64,
+) -> Result<Applied, IllegalTransition> {
     task.apply(message, Timestamp(at), &node())
 }
 
@@ -18,7 +22,7 @@ fn broken() -> TaskMessage {
 }
 
 #[test]
-fn a_task_without_a_record_is_runnable_in_its_first_attempt() {
+fn task_without_record_is_runnable() {
     let task = StateRecord::default();
     assert_eq!((task.state, task.attempt(), task.errors.len()), (TaskStatus::Runnable, 1, 0));
 }
@@ -26,10 +30,10 @@ fn a_task_without_a_record_is_runnable_in_its_first_attempt() {
 #[test]
 fn a_record_is_stored_as_plain_json() {
     let mut task = StateRecord::default();
-    let _ = said(&mut task, broken(), 4).unwrap();
-    let _ = said(&mut task, TaskMessage::Sleep { until: Timestamp(9) }, 5).unwrap();
+    let _ = apply_message(&mut task, broken(), 4).unwrap();
+    let _ = apply_message(&mut task, TaskMessage::Sleep { until: Timestamp(9) }, 5).unwrap();
     let blob = Checkpoint::new("half").unwrap();
-    let _ = said(&mut task, TaskMessage::Checkpoint { blob: Some(blob) }, 6).unwrap();
+    let _ = apply_message(&mut task, TaskMessage::Checkpoint { blob: Some(blob) }, 6).unwrap();
     assert_eq!(
         std::str::from_utf8(&task.encode()).unwrap(),
         concat!(
@@ -43,7 +47,7 @@ fn a_record_is_stored_as_plain_json() {
 }
 
 #[test]
-fn the_least_that_may_be_there_is_read_and_the_rest_kept() {
+fn minimal_record_is_read_and_kept() {
     assert_eq!(StateRecord::decode(br#"{"state":"paused"}"#).unwrap().state, TaskStatus::Paused);
     let newer = br#"{"v":1,"state":"runnable","updated_at":0,"zone":"eu"}"#;
     let again = StateRecord::decode(newer).unwrap().encode();
@@ -51,7 +55,7 @@ fn the_least_that_may_be_there_is_read_and_the_rest_kept() {
 }
 
 #[test]
-fn what_is_no_state_says_so() {
+fn invalid_state_is_refused() {
     for bytes in [
         &b"{}"[..],
         br#"{"state":"asleep"}"#,
@@ -66,7 +70,7 @@ fn what_is_no_state_says_so() {
 }
 
 #[test]
-fn what_leaves_things_as_they_are_is_not_stored() {
+fn message_without_effect_is_not_stored() {
     for (state, message) in [
         (TaskStatus::Runnable, TaskMessage::Run),
         (TaskStatus::Runnable, TaskMessage::Release),
@@ -77,50 +81,51 @@ fn what_leaves_things_as_they_are_is_not_stored() {
     ] {
         let before = StateRecord { state, updated_at: Timestamp(1), ..StateRecord::default() };
         let mut task = before.clone();
-        assert_eq!(said(&mut task, message, 5), Ok(Applied::Same));
+        assert_eq!(apply_message(&mut task, message, 5), Ok(Applied::Same));
         assert_eq!(task, before);
     }
 }
 
 #[test]
-fn a_checkpoint_changes_the_record_once_and_no_state() {
+fn checkpoint_changes_record_but_not_state() {
     let mut task = StateRecord::default();
     let save = || TaskMessage::Checkpoint { blob: Some(Checkpoint::new("half").unwrap()) };
-    assert_eq!(said(&mut task, save(), 5), Ok(Applied::Changed));
+    assert_eq!(apply_message(&mut task, save(), 5), Ok(Applied::Changed));
     assert_eq!((task.state, task.updated_at, task.history.len()), (TaskStatus::Runnable, Timestamp(5), 0));
-    assert_eq!(said(&mut task, save(), 6), Ok(Applied::Same));
+    assert_eq!(apply_message(&mut task, save(), 6), Ok(Applied::Same));
     assert_eq!(task.checkpoint.unwrap().bytes(), "half");
 }
 
 #[test]
-fn a_fault_counts_once_and_giving_up_is_no_second_one() {
+fn fault_counts_once_when_task_fails() {
     let mut task = StateRecord::default();
-    let _ = said(&mut task, broken(), 4).unwrap();
-    let _ = said(&mut task, TaskMessage::Error { message: "enough".to_owned() }, 5).unwrap();
+    let _ = apply_message(&mut task, broken(), 4).unwrap();
+    let _ = apply_message(&mut task, TaskMessage::Error { message: "enough".to_owned() }, 5).unwrap();
     assert_eq!((task.state, task.faults, task.errors.len()), (TaskStatus::Failed, 1, 1));
     assert_eq!(task.reason.as_deref(), Some("enough"));
 }
 
 #[test]
-fn a_fault_found_in_the_store_is_decided_by_whoever_finds_it() {
+fn stored_fault_is_decided_by_next_owner() {
     let mut task = StateRecord { state: TaskStatus::Fault, ..StateRecord::default() };
-    assert_eq!(task.settle(Timestamp(0), &node(), &ErrorRate::default()), Applied::Changed);
+    assert_eq!(task.settle(Timestamp(0), &node(), &Retry::default()), Applied::Changed);
     assert_eq!(task.state, TaskStatus::Sleeping { until: Timestamp(600_000) });
-    assert_eq!(task.settle(Timestamp(0), &node(), &ErrorRate::default()), Applied::Same);
+    assert_eq!(task.settle(Timestamp(0), &node(), &Retry::default()), Applied::Same);
 }
 
 #[test]
-fn a_failure_of_a_task_that_takes_none_changes_nothing() {
+fn illegal_failure_changes_nothing() {
     let before = StateRecord { state: TaskStatus::Paused, ..StateRecord::default() };
     let mut task = before.clone();
-    assert!(task.fail("late", Timestamp(5), &node(), &ErrorRate::default()).is_err());
+    assert!(task.fail("late", Timestamp(5), &node(), &Retry::default()).is_err());
     assert_eq!(task, before);
 }
 
 #[test]
-fn a_killed_task_says_why() {
+fn killed_task_keeps_reason() {
     let mut task = StateRecord::default();
-    let _ = said(&mut task, TaskMessage::Kill { reason: Some("too expensive".to_owned()) }, 5).unwrap();
+    let _ =
+        apply_message(&mut task, TaskMessage::Kill { reason: Some("too expensive".to_owned()) }, 5).unwrap();
     assert_eq!((task.state, task.reason.as_deref()), (TaskStatus::Killed, Some("too expensive")));
 }
 
@@ -128,8 +133,8 @@ fn a_killed_task_says_why() {
 fn the_newest_steps_and_errors_are_kept() {
     let mut task = StateRecord::default();
     for at in 0..100 {
-        let _ = said(&mut task, broken(), 2 * at).unwrap();
-        let _ = said(&mut task, TaskMessage::Run, 2 * at + 1).unwrap();
+        let _ = apply_message(&mut task, broken(), 2 * at).unwrap();
+        let _ = apply_message(&mut task, TaskMessage::Run, 2 * at + 1).unwrap();
     }
     assert_eq!((task.history.len(), task.errors.len(), task.faults), (HISTORY_LEN_MAX, ERRORS_LEN_MAX, 100));
     assert_eq!(task.history.last().unwrap().at, Timestamp(199));
@@ -140,13 +145,14 @@ fn the_newest_steps_and_errors_are_kept() {
 fn a_record_at_its_largest_is_still_read() {
     let mut task = StateRecord::default();
     let blob = Checkpoint::new(vec![7; super::super::CHECKPOINT_BYTES_MAX]).unwrap();
-    let _ = said(&mut task, TaskMessage::Checkpoint { blob: Some(blob) }, 1).unwrap();
+    let _ = apply_message(&mut task, TaskMessage::Checkpoint { blob: Some(blob) }, 1).unwrap();
     for at in 0..40 {
         let long = TaskMessage::Error { message: "\u{1}".repeat(1 << 20) };
-        let _ = said(&mut task, long, at).unwrap();
-        let _ = said(&mut task, TaskMessage::Run, at).unwrap();
+        let _ = apply_message(&mut task, long, at).unwrap();
+        let _ = apply_message(&mut task, TaskMessage::Run, at).unwrap();
     }
-    let _ = said(&mut task, TaskMessage::Kill { reason: Some("\u{1}".repeat(1 << 20)) }, 50).unwrap();
+    let _ =
+        apply_message(&mut task, TaskMessage::Kill { reason: Some("\u{1}".repeat(1 << 20)) }, 50).unwrap();
     let stored = task.encode();
     assert_eq!(StateRecord::decode(&stored).unwrap(), task, "{} bytes", stored.len());
 }
@@ -175,13 +181,13 @@ fn any_message() -> impl Strategy<Value = TaskMessage> {
 
 proptest! {
     #[test]
-    fn whatever_is_said_the_record_follows_the_table(messages in prop::collection::vec(any_message(), 0..60)) {
+    fn record_follows_the_table(messages in prop::collection::vec(any_message(), 0..60)) {
         let mut task = StateRecord::default();
         let mut path = vec![TaskState::Runnable];
         for (at, message) in messages.into_iter().enumerate() {
             let before = task.clone();
             let wanted = transition(task.state, &message);
-            match said(&mut task, message, at as u64) {
+            match apply_message(&mut task, message, at as u64) {
                 Err(refused) => {
                     prop_assert_eq!(Err(refused), wanted);
                     prop_assert_eq!(&task, &before, "an illegal message changes nothing");
@@ -213,8 +219,8 @@ proptest! {
     #[test]
     fn no_bent_record_makes_the_decoder_panic(at in 0..150_usize, byte in any::<u8>()) {
         let mut task = StateRecord::default();
-        let _ = said(&mut task, broken(), 4).unwrap();
-        let _ = said(&mut task, TaskMessage::Sleep { until: Timestamp(9) }, 5).unwrap();
+        let _ = apply_message(&mut task, broken(), 4).unwrap();
+        let _ = apply_message(&mut task, TaskMessage::Sleep { until: Timestamp(9) }, 5).unwrap();
         let mut stored = task.encode().to_vec();
         let at = at % stored.len();
         stored[at] = byte;
@@ -225,7 +231,7 @@ proptest! {
 }
 
 /// A completed task begins anew; one that failed goes on from its checkpoint, and its earlier errors do not count.
-/// `task show` said attempt 5 of a task that three workers had tried.
+/// `task show` printed attempt 5 of a task that three workers had tried.
 #[test]
 fn failed_task_shows_number_of_its_last_attempt() {
     let mut task = StateRecord::default();

@@ -1,4 +1,5 @@
-//! Every pair of state and message does what the contract says, written down here a second time and independently of the table.
+//! Checks every pair of state and message against the contract, which is written down here again,
+//! independently of the table.
 
 use super::*;
 
@@ -36,7 +37,7 @@ const CONTRACT: [(&str, [&str; 8]); 7] = [
 ];
 
 #[test]
-fn every_pair_of_state_and_message_does_what_the_contract_says() {
+fn every_pair_matches_the_contract() {
     let mut checked = 0;
     for (state, (name, row)) in states().into_iter().zip(CONTRACT) {
         assert_eq!(state.kind().as_str(), name);
@@ -55,7 +56,7 @@ fn every_pair_of_state_and_message_does_what_the_contract_says() {
 }
 
 #[test]
-fn the_table_has_one_line_for_each_allowed_pair() {
+fn table_has_one_row_per_pair() {
     let allowed = CONTRACT.iter().flat_map(|(_, row)| row).filter(|to| **to != "-").count();
     assert_eq!(TABLE.len(), allowed);
 }
@@ -72,7 +73,7 @@ fn a_terminal_state_takes_no_message() {
 }
 
 #[test]
-fn only_sleep_says_until_when() {
+fn only_sleep_has_a_time() {
     let sleeping = TaskStatus::Sleeping { until: UNTIL };
     assert_eq!(transition(sleeping, &TaskMessage::Release), Ok(sleeping));
     assert_eq!(transition(sleeping, &TaskMessage::Checkpoint { blob: None }), Ok(sleeping));
@@ -81,7 +82,7 @@ fn only_sleep_says_until_when() {
 }
 
 #[test]
-fn every_name_reads_as_it_is_written_and_stored() {
+fn names_round_trip() {
     for kind in TaskState::ALL {
         assert_eq!(TaskState::parse(kind.as_str()), Some(kind));
         assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));

@@ -134,8 +134,8 @@ fn claim_lost_by_living_worker_is_not_counted() {
     world.settle();
     for starts in 2..6 {
         let lease = world.processes[0].lease.unwrap();
-        world.lend_another(0);
-        world.tell(0, WorkerInput::LeaseLost { lease, why: LossReason::Lapsed });
+        world.change_lease(0);
+        world.deliver(0, WorkerInput::LeaseLost { lease, why: LossReason::Lapsed });
         world.pass(seconds(30));
         assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), starts));
         assert_eq!(world.open_attempts("a"), 1, "only the running one");

@@ -1,4 +1,4 @@
-//! Who claims what, and when.
+//! Which worker claims which task, and when.
 
 use super::events::{ms, seconds, task};
 use super::process::WorkerProcess;
@@ -18,7 +18,7 @@ use crate::worker::request::{ClaimBatch, ClaimReadMode};
 use crate::worker::{ClaimReply, FeedId, WorkerEvent, WorkerInput, WorkerOutput};
 
 #[test]
-fn a_task_that_nobody_owns_is_claimed_and_run() {
+fn unowned_task_is_claimed_and_run() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.pass(ms(10));
@@ -27,14 +27,14 @@ fn a_task_that_nobody_owns_is_claimed_and_run() {
 }
 
 #[test]
-fn a_claim_answered_after_the_session_was_lost_is_given_back_and_never_run() {
+fn claim_won_after_session_loss_is_released() {
     let mut world = WorkerWorld::calm(1);
-    world.holds_answers = true;
+    world.holds_replies = true;
     world.submit("a");
     world.pass(ms(10));
     assert_eq!(world.owner("a").as_deref(), Some("n0"), "the store has it");
     world.lose_session(0);
-    world.release_answers();
+    world.release_replies();
     world.pass(ms(10));
     assert_eq!((world.owner("a"), world.starts_of("a")), (None, 0));
     assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::LateClaimReleased { .. })));
@@ -49,58 +49,59 @@ fn a_claim_answered_after_the_session_was_lost_is_given_back_and_never_run() {
 /// Found by the simulator: a node believed for a moment that its former place was its place again, and claimed. Then it heard that the place
 /// was another, the answer was lost, and its record showed a life of the node that was over; on the lease that was renewed for the new one.
 #[test]
-fn a_claim_from_before_the_node_joined_again_is_given_back_although_its_answer_was_lost() {
+fn ambiguous_claim_before_rejoin_is_released() {
     let mut world = WorkerWorld::calm(1);
     world.fate = WireFault::LosesReply;
     world.submit("a");
     world.pass(ms(2));
     world.fate = WireFault::Works;
-    world.lose_place(0);
+    world.lose_member_key(0);
     assert_eq!(world.owner("a").as_deref(), Some("n0"), "the store has it");
-    world.tell(0, WorkerInput::Joined { incarnation: Token(Revision(1_000)) });
+    world.deliver(0, WorkerInput::Joined { incarnation: Token(Revision(1_000)) });
     world.pass(seconds(8));
-    assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1), "given back, and then claimed");
+    assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1), "released, and then claimed");
 }
 
-/// Found by the simulator: a node's key hung on a lease that was over, its claims already on the next. When the key went, the node
-/// stopped its tasks and forgot them, and since the claims' lease lived on nobody could ever run them again.
+/// Found by the simulator: a worker's key was under a lease that had ended, its claims already
+/// under the next one. When the key was deleted, the worker stopped its tasks and forgot them. The
+/// lease of the claims lived on, so no worker could ever run them again.
 #[test]
-fn claims_that_outlive_the_nodes_own_key_are_given_back() {
+fn claims_that_outlive_member_key_are_released() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.pass(ms(10));
     assert_eq!(world.runs_on("a"), Some(0));
-    world.lose_place(0);
+    world.lose_member_key(0);
     world.pass(ms(10));
-    assert_eq!((world.runs_on("a"), world.owner("a")), (None, None), "stopped first, then given back");
-    world.tell(0, WorkerInput::Joined { incarnation: Token(Revision(1_000)) });
+    assert_eq!((world.runs_on("a"), world.owner("a")), (None, None), "stopped first, then released");
+    world.deliver(0, WorkerInput::Joined { incarnation: Token(Revision(1_000)) });
     world.pass(seconds(5));
     assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 2));
 }
 
 #[test]
-fn a_claim_answered_after_its_task_was_deleted_is_never_run() {
+fn claim_won_after_task_deletion_is_not_run() {
     let mut world = WorkerWorld::calm(1);
-    world.holds_answers = true;
+    world.holds_replies = true;
     world.submit("a");
     world.pass(ms(10));
     world.delete("a");
     world.pass(ms(10));
-    world.release_answers();
+    world.release_replies();
     world.settle();
     assert_eq!((world.starts_of("a"), world.processes[0].machine.owned()), (0, 0));
 }
 
 #[test]
-fn a_claim_under_a_lease_that_ended_meanwhile_is_given_back_too() {
+fn claim_under_ended_lease_is_released() {
     let mut world = WorkerWorld::calm(1);
-    world.holds_answers = true;
+    world.holds_replies = true;
     world.submit("a");
     world.pass(ms(10));
     let over = world.processes[0].lease.unwrap();
-    world.lend_another(0);
-    world.tell(0, WorkerInput::LeaseLost { lease: over, why: LossReason::Lapsed });
-    world.release_answers();
+    world.change_lease(0);
+    world.deliver(0, WorkerInput::LeaseLost { lease: over, why: LossReason::Lapsed });
+    world.release_replies();
     world.settle();
     assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::LateClaimReleased { .. })));
     assert_eq!(world.starts_of("a"), 1);
@@ -108,7 +109,7 @@ fn a_claim_under_a_lease_that_ended_meanwhile_is_given_back_too() {
 }
 
 #[test]
-fn a_claim_whose_answer_was_lost_is_known_again_by_its_nonce() {
+fn claim_with_lost_reply_is_found_by_nonce() {
     let mut world = WorkerWorld::calm(1);
     world.fate = WireFault::LosesReply;
     world.submit("a");
@@ -121,7 +122,7 @@ fn a_claim_whose_answer_was_lost_is_known_again_by_its_nonce() {
 
 /// The first request was applied and its reply lost; the second was certainly not done. The claim is in the store, so it is asked for again.
 #[test]
-fn ambiguous_claim_is_asked_again_after_a_failed_retry() {
+fn ambiguous_claim_is_repeated_after_failed_retry() {
     let mut world = WorkerWorld::calm(1);
     world.fate = WireFault::LosesReply;
     world.submit("a");
@@ -140,7 +141,7 @@ fn ambiguous_claim_is_asked_again_after_a_failed_retry() {
 }
 
 #[test]
-fn a_claim_whose_answer_was_lost_and_that_arrives_late_is_one_claim() {
+fn late_claim_with_lost_reply_is_one_claim() {
     let mut world = WorkerWorld::calm(1);
     world.fate = WireFault::Late;
     world.submit("a");
@@ -158,7 +159,7 @@ fn unknown_claim(world: &WorkerWorld) -> String {
 }
 
 #[test]
-fn a_claim_of_ours_that_nobody_asked_for_is_given_back() {
+fn unknown_own_claim_is_released() {
     let mut world = WorkerWorld::calm(1);
     let owner = unknown_claim(&world);
     world.submit_as("a", r#"{"ended":true}"#, None);
@@ -167,42 +168,43 @@ fn a_claim_of_ours_that_nobody_asked_for_is_given_back() {
     assert_eq!(world.owner("a"), None);
 }
 
-/// The first request of a claim was lost, somebody else had the task meanwhile, and when that one let it go the request arrived after all, just before
-/// the next claim of ours. The board shows our name, and the answer says that it is not this claim.
+/// The first request of a claim was delayed, and another worker owned the task meanwhile. When that
+/// worker released it, the delayed request was applied, just before the next claim of this worker.
+/// The board shows this worker's id, and the reply shows that it is not this claim.
 #[test]
-fn a_claim_that_arrives_when_another_is_asked_is_given_back() {
+fn late_claim_is_released_during_next_claim() {
     let mut world = WorkerWorld::calm(1);
     let owner = unknown_claim(&world);
-    world.holds_answers = true;
+    world.holds_replies = true;
     world.submit("a");
     world.put_raw(&Key::TaskOwner(task("a")), &owner);
     world.pass(seconds(3));
     assert_eq!(world.withheld.len(), 1, "the next claim is still asked for");
-    world.release_answers();
+    world.release_replies();
     world.pass(seconds(4));
-    assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1), "given back, and then claimed");
+    assert_eq!((world.runs_on("a"), world.starts_of("a")), (Some(0), 1), "released, and then claimed");
 }
 
 /// A claim was asked twice because the first answer was lost. The task was run and released, and then the first request arrived after all.
 #[test]
-fn a_claim_that_arrives_after_its_task_was_released_is_given_back() {
+fn late_claim_is_released_after_task_release() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
-    world.holds_answers = true;
+    world.holds_replies = true;
     world.finish("a", crate::worker::HandlerEnd::Release);
     world.pass(ms(5));
     assert_eq!(world.owner("a"), None);
     let owner = unknown_claim(&world);
     world.put_raw(&Key::TaskOwner(task("a")), &owner);
     world.pass(ms(5));
-    world.release_answers();
+    world.release_replies();
     world.pass(seconds(4));
     assert_eq!((world.owner("a"), world.starts_of("a")), (None, 1));
 }
 
 #[test]
-fn a_claim_of_an_earlier_life_of_the_node_is_left_to_lapse() {
+fn claim_of_earlier_incarnation_is_left_to_lapse() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -218,21 +220,21 @@ fn a_claim_of_an_earlier_life_of_the_node_is_left_to_lapse() {
 }
 
 #[test]
-fn the_first_rank_claims_at_once_and_nobody_races() {
+fn first_rank_claims_without_race() {
     let mut world = WorkerWorld::calm(3);
     for n in 0..30 {
         world.submit(&format!("t{n}"));
     }
     world.pass(ms(50));
-    assert!(world.shares().iter().sum::<usize>() >= 25, "all but those above somebody's share");
+    assert!(world.shares().iter().sum::<usize>() >= 25, "all but those above a share");
     world.settle();
     assert_eq!(world.shares(), [10, 10, 10]);
     let claims_sent: u64 = world.processes.iter().map(|process| process.machine.stats().claims_sent).sum();
-    assert_eq!(claims_sent, 30, "nobody tried for nothing");
+    assert_eq!(claims_sent, 30, "no claim was in vain");
 }
 
 #[test]
-fn a_task_whose_first_node_is_silent_goes_to_the_next_after_a_delay() {
+fn silent_first_rank_delays_claim_of_second() {
     let mut world = WorkerWorld::calm(2);
     world.processes[0].is_cut = true;
     for n in 0..8 {
@@ -242,11 +244,15 @@ fn a_task_whose_first_node_is_silent_goes_to_the_next_after_a_delay() {
     let at_once = world.shares()[1];
     assert!((1..8).contains(&at_once), "only what ranks first there: {at_once}");
     world.pass(seconds(3));
-    assert_eq!(world.shares()[1], 8, "the silent one has not lost its place yet, and nobody waits for that");
+    assert_eq!(
+        world.shares()[1],
+        8,
+        "the silent worker is still a member, and no peer waits for its lease to end"
+    );
 }
 
 #[test]
-fn nobody_claims_on_half_a_picture() {
+fn incomplete_snapshot_prevents_claims() {
     let mut world = WorkerWorld::calm(1);
     world.fate = WireFault::NotDone;
     world.submit("a");
@@ -254,17 +260,17 @@ fn nobody_claims_on_half_a_picture() {
     let claims_sent = world.processes[0].machine.stats().claims_sent;
     assert_eq!((claims_sent, world.owner("a")), (1, None), "it failed, and would be tried again");
     world.fate = WireFault::Works;
-    world.tell(0, WorkerInput::FeedItem(FeedId::Tasks, FeedItem::SnapshotBegin));
+    world.deliver(0, WorkerInput::FeedItem(FeedId::Tasks, FeedItem::SnapshotBegin));
     world.pass(seconds(5));
     assert_eq!(world.processes[0].machine.stats().claims_sent, claims_sent);
     let revision = world.store.revision();
-    world.tell(0, WorkerInput::FeedItem(FeedId::Tasks, FeedItem::Synced(revision)));
+    world.deliver(0, WorkerInput::FeedItem(FeedId::Tasks, FeedItem::Synced(revision)));
     world.pass(ms(10));
     assert_eq!(world.runs_on("a"), Some(0));
 }
 
 #[test]
-fn nobody_claims_before_it_knows_who_is_frozen() {
+fn unknown_freeze_marks_prevent_claims() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     let pair = world.get(&Key::Task(task("a"))).unwrap();
@@ -291,7 +297,7 @@ fn nobody_claims_before_it_knows_who_is_frozen() {
 }
 
 #[test]
-fn a_lost_session_stops_every_task_and_writes_nothing_for_it() {
+fn lost_session_stops_tasks_without_writes() {
     let mut world = WorkerWorld::calm(1);
     for name in ["a", "b", "c"] {
         world.submit(name);
@@ -310,27 +316,27 @@ fn a_lost_session_stops_every_task_and_writes_nothing_for_it() {
 }
 
 #[test]
-fn a_lease_that_is_over_stops_only_what_hangs_on_it() {
+fn ended_lease_stops_only_its_tasks() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let old = world.processes[0].lease.unwrap();
-    world.lend_another(0);
+    world.change_lease(0);
     world.submit("b");
     world.pass(ms(20));
-    world.tell(0, WorkerInput::LeaseLost { lease: old, why: LossReason::Lapsed });
+    world.deliver(0, WorkerInput::LeaseLost { lease: old, why: LossReason::Lapsed });
     world.pass(ms(5));
     world.settle();
     assert_eq!((world.starts_of("a"), world.starts_of("b")), (2, 1), "only one of them began again");
 }
 
 #[test]
-fn a_claim_that_somebody_deletes_is_lost_and_its_handler_stops() {
+fn deleted_claim_is_lost_and_handler_stops() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let key = world.layout.encode(&Key::TaskOwner(task("a")));
-    world.meddled.insert(task("a"), world.now);
+    world.interfered.insert(task("a"), world.now);
     world.apply(&Txn::new().then(Op::delete(key)));
     world.pass(ms(3));
     assert_eq!(world.runs_on("a"), None);
@@ -343,7 +349,7 @@ fn a_claim_that_somebody_deletes_is_lost_and_its_handler_stops() {
 }
 
 #[test]
-fn a_done_task_is_not_resurrected_by_a_claim_that_comes_late() {
+fn late_claim_does_not_resurrect_completed_task() {
     let mut world = WorkerWorld::calm(2);
     world.submit("a");
     world.pass(ms(10));
@@ -372,7 +378,7 @@ fn a_done_task_is_not_resurrected_by_a_claim_that_comes_late() {
 }
 
 #[test]
-fn a_task_that_has_ended_is_accepted_and_not_run_until_it_is_forgotten() {
+fn ended_task_is_not_run_until_forgotten() {
     let mut world = WorkerWorld::calm(2);
     world.submit_as("a", r#"{"ended":true}"#, None);
     world.pass(seconds(10));
@@ -383,7 +389,7 @@ fn a_task_that_has_ended_is_accepted_and_not_run_until_it_is_forgotten() {
 }
 
 #[test]
-fn a_stored_end_is_respected_even_if_the_record_does_not_tell_of_it() {
+fn stored_terminal_state_prevents_run() {
     let mut world = WorkerWorld::calm(1);
     world.put_raw(&Key::TaskState(task("a")), r#"{"state":"failed"}"#);
     world.submit_as("a", "{}", None);
@@ -405,7 +411,7 @@ fn a_node_runs_only_what_it_can() {
 }
 
 #[test]
-fn a_node_holds_no_more_than_its_capacity_and_goes_on_when_there_is_room() {
+fn worker_claims_up_to_its_capacity() {
     let mut world = WorkerWorld::new(1, 1);
     world.processes[0].config.capacity = Some(2);
     world.crash(0);
@@ -421,9 +427,9 @@ fn a_node_holds_no_more_than_its_capacity_and_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn claims_go_out_120_at_a_time_and_two_requests_at_once() {
+fn claim_requests_are_bounded() {
     let mut world = WorkerWorld::calm(1);
-    world.holds_answers = true;
+    world.holds_replies = true;
     world.submit("first");
     world.pass(ms(5));
     for n in 0..290 {
@@ -431,14 +437,14 @@ fn claims_go_out_120_at_a_time_and_two_requests_at_once() {
     }
     world.pass(seconds(2));
     assert_eq!(world.processes[0].requests, [1, 1], "one that is alone does not wait for company");
-    world.release_answers();
+    world.release_replies();
     world.pass(ms(20));
     assert_eq!(world.processes[0].requests, [1, 1, 120, 120, 49], "what waited goes out together");
     assert_eq!(world.shares(), [291]);
 }
 
 #[test]
-fn whoever_ranks_before_us_has_a_head_start_that_lasts_while_it_is_busy() {
+fn busy_higher_rank_keeps_its_head_start() {
     let world = WorkerWorld::calm(1);
     let (me, other) = (NodeId::parse("me").unwrap(), NodeId::parse("other").unwrap());
     let mut peers = Peers::new(me, world.layout.clone());
@@ -470,6 +476,6 @@ fn whoever_ranks_before_us_has_a_head_start_that_lasts_while_it_is_busy() {
     assert_eq!(
         peers.turn(&theirs[0], Class::ANY, at(5), backlog).at,
         at(3_005),
-        "but nobody is waited for longer than three seconds"
+        "but no peer is waited for longer than three seconds"
     );
 }

@@ -1,4 +1,4 @@
-//! Commands to tasks: none is lost, none is stolen, every sender is told.
+//! Commands to tasks: none is lost, none reaches another task, every sender gets a reply.
 
 use super::events::{ms, seconds, task};
 use super::process::HandlerScript;
@@ -15,13 +15,13 @@ fn kill() -> TaskMessage {
 }
 
 #[test]
-fn a_pause_stops_the_handler_and_then_says_so() {
+fn pause_stops_handler_before_reply() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let id = world.command("a", TaskMessage::Pause);
     world.settle();
-    assert_eq!((world.runs_on("a"), world.stands("a")), (None, Some(TaskStatus::Paused)));
+    assert_eq!((world.runs_on("a"), world.status_of("a")), (None, Some(TaskStatus::Paused)));
     assert_eq!(world.owner("a").as_deref(), Some("n0"), "a paused task has an owner");
     let result = world.result(&id).unwrap();
     assert_eq!((result.outcome, result.handled_by.as_str()), (Done, "n0"));
@@ -33,13 +33,13 @@ fn a_pause_stops_the_handler_and_then_says_so() {
 }
 
 #[test]
-fn a_command_that_was_there_before_the_handler_is_obeyed_before_it_starts() {
+fn earlier_command_is_applied_before_start() {
     let mut world = WorkerWorld::new(1, 7);
     world.submit("a");
     let id = world.command("a", TaskMessage::Pause);
     world.settle();
     assert_eq!(
-        (world.starts_of("a"), world.stands("a")),
+        (world.starts_of("a"), world.status_of("a")),
         (0, Some(TaskStatus::Paused)),
         "stop before run stops"
     );
@@ -47,7 +47,7 @@ fn a_command_that_was_there_before_the_handler_is_obeyed_before_it_starts() {
 }
 
 #[test]
-fn a_command_to_a_task_that_is_gone_does_not_reach_the_next_of_its_name() {
+fn command_to_deleted_task_does_not_reach_successor() {
     let mut world = WorkerWorld::calm(1);
     let id = world.command("a", kill());
     world.submit_as("a", "{}", None);
@@ -56,7 +56,7 @@ fn a_command_to_a_task_that_is_gone_does_not_reach_the_next_of_its_name() {
 }
 
 #[test]
-fn a_task_told_to_sleep_wakes_by_itself_and_one_told_to_run_wakes_at_once() {
+fn sleeping_task_wakes_by_time_or_command() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -75,22 +75,22 @@ fn a_task_told_to_sleep_wakes_by_itself_and_one_told_to_run_wakes_at_once() {
 /// Both are sent together at any moment: before the task is there, before the handler starts, while it starts, while it runs, while
 /// it stops, between two saves.
 #[test]
-fn pause_then_kill_ends_killed_whenever_they_are_sent_and_both_are_told() {
+fn pause_then_kill_ends_killed() {
     for moment in 0..200_u64 {
         let mut world = WorkerWorld::calm(2);
         world.is_stormy = true;
-        world.dice.0 = moment;
+        world.rng.0 = moment;
         world.handling = if moment % 3 == 0 { HandlerScript::Random } else { HandlerScript::Obedient };
         world.submit("a");
         world.pass(ms(moment * 3 % 200));
-        if world.stands("a").is_some_and(TaskStatus::is_terminal) {
+        if world.status_of("a").is_some_and(TaskStatus::is_terminal) {
             continue;
         }
         let pause = world.command("a", TaskMessage::Pause);
         if moment % 2 == 0 {
             world.pass(ms(moment % 7));
         }
-        if world.stands("a").is_some_and(TaskStatus::is_terminal) {
+        if world.status_of("a").is_some_and(TaskStatus::is_terminal) {
             continue;
         }
         let kill = world.command("a", kill());
@@ -101,7 +101,7 @@ fn pause_then_kill_ends_killed_whenever_they_are_sent_and_both_are_told() {
             // A random handler may ignore its abort; then nothing may be stored for it.
             continue;
         }
-        let end = world.stands("a");
+        let end = world.status_of("a");
         assert_eq!(end, Some(TaskStatus::Killed), "at {moment}");
         assert!(matches!(world.outcome(&pause), Some(Done | Replaced)), "at {moment}");
         assert_eq!(world.outcome(&kill), Some(Done), "at {moment}");
@@ -110,7 +110,7 @@ fn pause_then_kill_ends_killed_whenever_they_are_sent_and_both_are_told() {
 }
 
 #[test]
-fn a_kill_that_waits_wins_over_whatever_the_handler_returns() {
+fn pending_kill_overrides_outcome() {
     for outcome in
         [HandlerEnd::Completed, HandlerEnd::Fault("f".to_owned()), HandlerEnd::Release, HandlerEnd::Pause]
     {
@@ -122,12 +122,12 @@ fn a_kill_that_waits_wins_over_whatever_the_handler_returns() {
         world.pass(ms(10));
         world.finish("a", outcome);
         world.settle();
-        assert_eq!((world.stands("a"), world.outcome(&id)), (Some(TaskStatus::Killed), Some(Done)));
+        assert_eq!((world.status_of("a"), world.outcome(&id)), (Some(TaskStatus::Killed), Some(Done)));
     }
 }
 
 #[test]
-fn done_with_another_command_waiting_completes_and_the_command_is_refused() {
+fn completion_refuses_pending_command() {
     let mut world = WorkerWorld::calm(1);
     world.handling = HandlerScript::Deaf;
     world.submit("a");
@@ -136,25 +136,25 @@ fn done_with_another_command_waiting_completes_and_the_command_is_refused() {
     world.pass(ms(10));
     world.finish("a", HandlerEnd::Completed);
     world.settle();
-    assert_eq!(world.stands("a"), Some(TaskStatus::Completed));
+    assert_eq!(world.status_of("a"), Some(TaskStatus::Completed));
     let result = world.result(&id).unwrap();
     assert_eq!((result.outcome, result.why.as_deref()), (Refused, Some("the task has completed before")));
 }
 
 #[test]
-fn done_beside_a_command_that_nobody_has_seen_yet_completes_and_answers_it() {
+fn completion_handles_unseen_command() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let id = world.command("a", kill());
     world.finish("a", HandlerEnd::Completed);
     world.settle();
-    assert_eq!(world.stands("a"), Some(TaskStatus::Killed), "the save found the command, and a kill wins");
+    assert_eq!(world.status_of("a"), Some(TaskStatus::Killed), "the save found the command, and a kill wins");
     assert_eq!(world.outcome(&id), Some(Done));
 }
 
 #[test]
-fn a_fault_with_a_pause_waiting_is_counted_and_paused() {
+fn fault_with_pending_pause_is_paused() {
     let mut world = WorkerWorld::calm(1);
     world.handling = HandlerScript::Deaf;
     world.submit("a");
@@ -168,7 +168,7 @@ fn a_fault_with_a_pause_waiting_is_counted_and_paused() {
 }
 
 #[test]
-fn what_the_table_does_not_allow_is_refused_and_changes_nothing() {
+fn illegal_command_is_refused_without_effect() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.command("a", TaskMessage::Pause);
@@ -185,7 +185,7 @@ fn what_the_table_does_not_allow_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_command_that_makes_no_sense_is_answered_and_harms_nobody() {
+fn malformed_command_is_answered() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -205,23 +205,24 @@ fn a_command_that_makes_no_sense_is_answered_and_harms_nobody() {
     );
 }
 
-/// A save that does not look at the command must not claim to know it: its answer may overtake the news of the command.
+/// A write without a condition on the command must not advance the known revision: its reply may
+/// arrive before the feed shows the command.
 #[test]
-fn a_command_put_just_before_another_save_is_not_forgotten() {
+fn command_put_before_write_is_handled() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let token = world.processes[0].handlers[&task("a")].token;
-    world.news_take = Some(ms(500));
+    world.events_take = Some(ms(500));
     let id = world.command("a", TaskMessage::Pause);
     let blob = Checkpoint::new("progress").unwrap();
-    world.tell(0, WorkerInput::Checkpoint { task: task("a"), token, ask: 1, blob });
+    world.deliver(0, WorkerInput::Checkpoint { task: task("a"), token, ask: 1, blob });
     world.settle();
-    assert_eq!((world.outcome(&id), world.stands("a")), (Some(Done), Some(TaskStatus::Paused)));
+    assert_eq!((world.outcome(&id), world.status_of("a")), (Some(Done), Some(TaskStatus::Paused)));
 }
 
 #[test]
-fn run_and_checkpoint_are_answered_beside_a_running_handler() {
+fn run_and_checkpoint_do_not_stop_handler() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -249,26 +250,26 @@ fn a_command_to_release_moves_the_task() {
 }
 
 #[test]
-fn a_command_to_a_handler_that_does_not_stop_stays_unanswered_and_somebody_says_so() {
+fn command_to_stuck_handler_stays_unanswered() {
     let mut world = WorkerWorld::calm(1);
     world.handling = HandlerScript::Deaf;
     world.submit("a");
     world.settle();
     let id = world.command("a", kill());
     world.pass(seconds(30));
-    assert_eq!((world.outcome(&id), world.stands("a"), world.exists("a")), (None, None, true));
+    assert_eq!((world.outcome(&id), world.status_of("a"), world.exists("a")), (None, None, true));
     assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::Stuck { .. })));
     world.finish("a", HandlerEnd::Aborted);
     world.settle();
     assert_eq!(
-        (world.outcome(&id), world.stands("a")),
+        (world.outcome(&id), world.status_of("a")),
         (Some(Done), Some(TaskStatus::Killed)),
         "until it ends after all"
     );
 }
 
 #[test]
-fn an_acknowledgement_whose_answer_was_lost_is_not_done_twice() {
+fn acknowledgement_with_lost_reply_is_applied_once() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -283,7 +284,7 @@ fn an_acknowledgement_whose_answer_was_lost_is_not_done_twice() {
 }
 
 #[test]
-fn a_command_to_a_dead_task_waits_until_it_expires() {
+fn command_to_dead_task_expires() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -291,6 +292,6 @@ fn a_command_to_a_dead_task_waits_until_it_expires() {
     world.settle();
     let id: CommandId = world.command("a", kill());
     world.settle();
-    assert_eq!((world.outcome(&id), world.stands("a")), (None, Some(TaskStatus::Completed)));
+    assert_eq!((world.outcome(&id), world.status_of("a")), (None, Some(TaskStatus::Completed)));
     assert!(world.get(&Key::TaskCommand(task("a"))).is_some());
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::world::WorkerWorld;
 use crate::audit::AuditEntry;
-use crate::client::{DeleteTask, NewTask, Origin, SendCommand, SendNodeCommand, SubmitError, SubmitTasks};
+use crate::client::{
+    DeleteTask, Origin, SendCommand, SendNodeCommand, SubmitTaskError, SubmitTasks, TaskSpec,
+};
 use crate::command::NodeCommand;
 use crate::error::{Cause, StoreError};
 use crate::exchange::{Exchange, ExchangeStep, StoreReply, StoreRequest};
@@ -48,7 +50,7 @@ impl WorkerWorld {
             };
             self.announce_reads();
             let is_write = matches!(&reply, Ok(StoreReply::Txn(reply)) if reply.succeeded);
-            let is_lost = is_write && lost < 2 && self.is_stormy && self.dice.one_in(4);
+            let is_lost = is_write && lost < 2 && self.is_stormy && self.rng.one_in(4);
             let reply = if is_lost { Err(StoreError::Ambiguous(Cause::new("lost"))) } else { reply };
             lost += usize::from(is_lost);
             if let ExchangeStep::Done(output) = exchange.handle(reply) {
@@ -64,7 +66,7 @@ impl WorkerWorld {
     pub(super) fn submit(&mut self, name: &str) {
         let id = task(name);
         let mut submit = SubmitTasks::default();
-        submit.push(&self.layout, NewTask::new(id.clone()), "nonce".to_owned(), self.wall());
+        submit.push(&self.layout, TaskSpec::new(id.clone()), "nonce".to_owned(), self.wall());
         while !submit.is_done() {
             let replies: Vec<_> = submit.txns().iter().map(|txn| self.store.apply(txn, self.now)).collect();
             submit.handle(replies);
@@ -75,7 +77,7 @@ impl WorkerWorld {
                 self.deleted.remove(&id);
                 self.submitted.insert(id);
             }
-            [Err(SubmitError::Exists)] => {}
+            [Err(SubmitTaskError::Exists(_) | SubmitTaskError::Finished(_))] => {}
             other => panic!("{other:?}"),
         }
     }
@@ -97,7 +99,7 @@ impl WorkerWorld {
         let id = task(name);
         let audit = AuditEntry::new(&self.layout, AuditRecord::default(), self.wall(), [0; 8]);
         let _ = self.run(DeleteTask::exchange(&self.layout, &id, self.origin(), audit));
-        self.meddled.insert(id.clone(), self.now);
+        self.interfered.insert(id.clone(), self.now);
         self.deleted.insert(id);
     }
 
@@ -186,8 +188,8 @@ impl WorkerWorld {
         self.end_handler(n, task(name), token, outcome);
     }
 
-    /// How a task stands; none if nothing is stored.
-    pub(super) fn stands(&mut self, name: &str) -> Option<TaskStatus> {
+    /// The status of a task. `None` if nothing is stored.
+    pub(super) fn status_of(&mut self, name: &str) -> Option<TaskStatus> {
         self.state(name).map(|record| record.state)
     }
 
@@ -223,7 +225,7 @@ impl WorkerWorld {
 
     pub(super) fn shut_down(&mut self, n: usize, within: Duration) {
         let deadline = self.now + within;
-        self.tell(n, WorkerInput::Shutdown { deadline });
+        self.deliver(n, WorkerInput::Shutdown { deadline });
     }
 
     pub(super) fn in_ms(&self, ms: u64) -> Timestamp {

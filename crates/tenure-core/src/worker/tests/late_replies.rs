@@ -8,12 +8,13 @@ use crate::revision::{RequestId, Revision, Token};
 use crate::task::TaskMessage;
 use crate::worker::{HandlerEnd, StateWriteReply, StopReason, WorkerEvent, WorkerInput, WorkerOutput};
 
-/// A world whose one node has requested a save that ends a task, and has no reply yet; and the epoch of that request.
+/// A worker that has requested a write that ends a task, without a reply yet; and the id of that
+/// request.
 fn ending() -> (WorkerWorld, RequestId) {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
-    world.holds_answers = true;
+    world.holds_replies = true;
     world.finish("a", HandlerEnd::Completed);
     world.pass(ms(5));
     let epoch = last_save(&world);
@@ -37,24 +38,25 @@ fn has_ended(world: &WorkerWorld) -> bool {
 fn reply_of_earlier_save_is_ignored() {
     let (mut world, epoch) = ending();
     let applied = StateWriteReply::Applied { revision: Revision(99) };
-    world.tell(
+    world.deliver(
         0,
         WorkerInput::StateWritten { task: task("a"), epoch: RequestId(epoch.0 - 1), reply: applied.clone() },
     );
     assert!(!has_ended(&world) && world.processes[0].machine.owned() == 1);
-    world.tell(0, WorkerInput::StateWritten { task: task("a"), epoch, reply: applied });
+    world.deliver(0, WorkerInput::StateWritten { task: task("a"), epoch, reply: applied });
     assert!(has_ended(&world), "the reply that was waited for counts");
 }
 
-/// A save that may have been applied, and whose task has another owner and another state now, was not applied: the claim was lost.
+/// An ambiguous write of a task that now has another owner and another state was not applied: the
+/// claim was lost.
 #[test]
 fn ambiguous_save_with_other_state_is_lost() {
     let (mut world, epoch) = ending();
-    world.tell(0, WorkerInput::StateWritten { task: task("a"), epoch, reply: StateWriteReply::Ambiguous });
+    world.deliver(0, WorkerInput::StateWritten { task: task("a"), epoch, reply: StateWriteReply::Ambiguous });
     world.pass(seconds(5));
     let epoch = last_save(&world);
     let reply = StateWriteReply::NotOwner { state: Some(r#"{"state":"paused"}"#.into()) };
-    world.tell(0, WorkerInput::StateWritten { task: task("a"), epoch, reply });
+    world.deliver(0, WorkerInput::StateWritten { task: task("a"), epoch, reply });
     assert!(!has_ended(&world));
     assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::Lost { .. })));
 }
@@ -86,7 +88,7 @@ fn outcome_of_earlier_claim_is_ignored() {
     world.submit("a");
     world.settle();
     let token = Token(Revision(1));
-    world.tell(0, WorkerInput::HandlerEnded { task: task("a"), token, outcome: HandlerEnd::Completed });
+    world.deliver(0, WorkerInput::HandlerEnded { task: task("a"), token, outcome: HandlerEnd::Completed });
     world.settle();
     assert_eq!((world.runs_on("a"), world.exists("a"), has_ended(&world)), (Some(0), true, false));
 }

@@ -1,4 +1,4 @@
-//! Fleets whose nodes differ: in what they accept, and in how many tasks they run at a time.
+//! Fleets with different workers: in the tasks that they accept, and in their capacity.
 
 use super::events::{ms, seconds};
 use super::process::WorkerProcess;
@@ -49,7 +49,7 @@ fn joining_worker_with_capacity_gets_what_fits() {
 }
 
 #[test]
-fn group_shares_evenly_beside_another_group() {
+fn groups_share_evenly_and_separately() {
     let mut world = WorkerWorld::calm(0);
     for _ in 0..3 {
         join(&mut world, "mail", None);

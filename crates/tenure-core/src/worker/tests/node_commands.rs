@@ -13,7 +13,7 @@ use crate::txn::{Op, Txn};
 use crate::worker::{FeedId, HandlerEnd, WorkerEvent};
 
 #[test]
-fn a_frozen_node_takes_nothing_new_and_keeps_what_it_has() {
+fn frozen_worker_keeps_tasks_and_claims_none() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -42,7 +42,7 @@ fn a_node_is_still_frozen_after_a_restart() {
 }
 
 #[test]
-fn a_frozen_node_is_not_counted_among_those_who_share() {
+fn frozen_worker_is_not_counted_in_shares() {
     let mut world = WorkerWorld::calm(2);
     world.order(0, NodeCommand::Freeze);
     world.settle();
@@ -50,11 +50,11 @@ fn a_frozen_node_is_not_counted_among_those_who_share() {
         world.submit(&format!("t{n}"));
     }
     world.pass(ms(400));
-    assert_eq!(world.shares(), [0, 6], "at once: nobody waits for a node that takes nothing");
+    assert_eq!(world.shares(), [0, 6], "at once: no worker waits for a peer that takes no tasks");
 }
 
 #[test]
-fn a_task_is_released_or_stopped_by_order_and_the_answer_comes_when_that_is_done() {
+fn release_and_stop_command_reply_when_done() {
     let mut world = WorkerWorld::calm(2);
     world.submit("a");
     world.pass(ms(10));
@@ -73,7 +73,7 @@ fn a_task_is_released_or_stopped_by_order_and_the_answer_comes_when_that_is_done
 }
 
 #[test]
-fn a_task_stopped_by_order_that_returns_done_is_done() {
+fn stopped_task_that_completes_is_completed() {
     let mut world = WorkerWorld::calm(1);
     world.handling = HandlerScript::Deaf;
     world.submit("a");
@@ -82,11 +82,11 @@ fn a_task_stopped_by_order_that_returns_done_is_done() {
     world.pass(ms(10));
     world.finish("a", HandlerEnd::Completed);
     world.settle();
-    assert_eq!(world.stands("a"), Some(TaskStatus::Completed));
+    assert_eq!(world.status_of("a"), Some(TaskStatus::Completed));
 }
 
 #[test]
-fn an_order_about_a_handler_that_does_not_stop_is_refused_and_the_next_has_its_turn() {
+fn command_for_stuck_handler_is_refused() {
     let mut world = WorkerWorld::calm(1);
     world.handling = HandlerScript::Deaf;
     world.submit("a");
@@ -101,7 +101,7 @@ fn an_order_about_a_handler_that_does_not_stop_is_refused_and_the_next_has_its_t
 }
 
 #[test]
-fn orders_are_handled_in_the_order_of_their_ids_while_tasks_are_claimed() {
+fn node_commands_are_handled_by_id() {
     let mut world = WorkerWorld::calm(1);
     let node_commands: Vec<_> =
         [NodeCommand::Freeze, NodeCommand::Unfreeze, NodeCommand::Freeze, NodeCommand::Unfreeze]
@@ -187,7 +187,7 @@ fn node_command_expires_with_its_incarnation() {
 }
 
 #[test]
-fn a_drain_waits_for_a_handler_that_does_not_stop_and_does_not_release_it() {
+fn drain_waits_for_stuck_handler() {
     let mut world = WorkerWorld::calm(1);
     world.handling = HandlerScript::Deaf;
     world.submit("a");
@@ -201,7 +201,7 @@ fn a_drain_waits_for_a_handler_that_does_not_stop_and_does_not_release_it() {
 }
 
 #[test]
-fn a_dry_run_says_what_would_be_given_away_and_does_nothing() {
+fn dry_run_returns_plan_without_releases() {
     let mut world = WorkerWorld::calm(1);
     for n in 0..6 {
         world.submit(&format!("t{n}"));
@@ -243,7 +243,7 @@ fn command_with_any_name_is_handled_in_order() {
 }
 
 #[test]
-fn command_with_an_unreadable_name_is_set_aside_and_blocks_nothing() {
+fn command_with_unreadable_key_is_set_aside() {
     let mut world = WorkerWorld::calm(1);
     let key = format!("{}a\nb", "/t/nodes/n0/commands/");
     world.apply(&Txn::new().then(Op::put(key, "{\"command\":\"freeze\"}")));

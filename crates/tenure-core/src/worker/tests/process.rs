@@ -15,7 +15,7 @@ use crate::record::{MemberRecord, MemberState, NodeLoad, Record};
 use crate::revision::Token;
 use crate::snapshot::SnapshotDiff;
 use crate::task::TaskStatus;
-use crate::task::retry::ErrorRate;
+use crate::task::retry::Retry;
 use crate::time::Moment;
 use crate::worker::{
     FeedId, HandlerEnd, HandlerStart, RetentionStep, WorkerConfig, WorkerEvent, WorkerInput, WorkerMachine,
@@ -24,13 +24,13 @@ use crate::worker::{
 /// How handlers behave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HandlerScript {
-    /// They run until they are told to stop, and then return at once.
+    /// They run until they are asked to stop, and then return immediately.
     Obedient,
     /// They hear neither stop nor abort.
     Deaf,
     /// They hear an abort alone.
     Stubborn,
-    /// As the dice fall.
+    /// At random.
     Random,
 }
 
@@ -56,13 +56,13 @@ pub(super) struct WorkerProcess {
     /// Nothing reaches the store from here, or comes back.
     pub(super) is_cut: bool,
     pub(super) wall_skew: i64,
-    /// When its driver wakes if nothing else happens, as its machine said last.
+    /// When its driver wakes if no other input arrives, as the machine last requested.
     pub(super) wake: Option<Moment>,
     pub(super) watches: BTreeMap<FeedId, WatchId>,
     pub(super) pictures: BTreeMap<FeedId, SnapshotDiff>,
     pub(super) polls: BTreeSet<FeedId>,
     pub(super) handlers: BTreeMap<TaskId, HandlerRun>,
-    pub(super) loans: BTreeMap<String, LeaseId>,
+    pub(super) leases_of: BTreeMap<String, LeaseId>,
     /// How many claims each of its requests had.
     pub(super) requests: Vec<usize>,
     /// The steps of retention that it requested.
@@ -79,7 +79,7 @@ pub(super) struct WorkerProcess {
 impl WorkerProcess {
     pub(super) fn new(config: WorkerConfig, layout: Layout) -> WorkerProcess {
         let machine =
-            WorkerMachine::new(config.clone(), layout, Box::new(Fair::new()), Box::new(ErrorRate::default()));
+            WorkerMachine::new(config.clone(), layout, Box::new(Fair::new()), Box::new(Retry::default()));
         WorkerProcess {
             config,
             machine,
@@ -94,7 +94,7 @@ impl WorkerProcess {
             pictures: BTreeMap::new(),
             polls: BTreeSet::new(),
             handlers: BTreeMap::new(),
-            loans: BTreeMap::new(),
+            leases_of: BTreeMap::new(),
             requests: Vec::new(),
             retained: Vec::new(),
             announced: MemberState::Starting,
@@ -127,17 +127,17 @@ impl WorkerWorld {
         let (task, token) = (start.task.clone(), start.token);
         self.check_start(n, &start);
         let handling = match self.handling {
-            HandlerScript::Random if self.dice.one_in(40) => HandlerScript::Stubborn,
-            HandlerScript::Random if self.dice.one_in(60) => HandlerScript::Deaf,
+            HandlerScript::Random if self.rng.one_in(40) => HandlerScript::Stubborn,
+            HandlerScript::Random if self.rng.one_in(60) => HandlerScript::Deaf,
             other => other,
         };
         let run = HandlerRun { token, handling, is_stopped: false, start, unowned_since: None };
         let process = &mut self.processes[n];
         process.handlers.insert(task.clone(), run);
         process.starts.push((task.clone(), token, self.now));
-        if handling == HandlerScript::Random && self.dice.one_in(2) {
+        if handling == HandlerScript::Random && self.rng.one_in(2) {
             let outcome = self.random_outcome();
-            let delay = Duration::from_millis(self.dice.below(20_000));
+            let delay = Duration::from_millis(self.rng.below(20_000));
             self.later(WorldItem::Ends(n, task, token, outcome), n, delay);
         }
     }
@@ -152,7 +152,7 @@ impl WorkerWorld {
             "{task} begins under a claim of another session"
         );
         assert!(self.processes[n].valid_until.is_some_and(|at| self.now < at), "{task} begins too late");
-        let is_meddled = self.meddled.get(task).is_some_and(|at| self.now < *at + TTL + TTL);
+        let is_meddled = self.interfered.get(task).is_some_and(|at| self.now < *at + TTL + TTL);
         for (other, process) in self.processes.iter().enumerate().filter(|(other, _)| *other != n) {
             let is_valid = process.valid_until.is_some_and(|at| self.now < at);
             let runs = process.handlers.get(task).is_some_and(|run| !run.is_stopped);
@@ -165,13 +165,13 @@ impl WorkerWorld {
     }
 
     pub(super) fn random_outcome(&mut self) -> HandlerEnd {
-        match self.dice.below(6) {
+        match self.rng.below(6) {
             0 | 1 => HandlerEnd::Completed,
             2 => HandlerEnd::Release,
             3 => HandlerEnd::Fault("as it happens".to_owned()),
             4 => HandlerEnd::Pause,
             _ => {
-                HandlerEnd::Sleep { until: crate::record::Timestamp(self.wall().0 + self.dice.below(30_000)) }
+                HandlerEnd::Sleep { until: crate::record::Timestamp(self.wall().0 + self.rng.below(30_000)) }
             }
         }
     }
@@ -183,7 +183,7 @@ impl WorkerWorld {
         let (outcome, delay) = match handling {
             HandlerScript::Obedient => (HandlerEnd::Release, 1),
             HandlerScript::Deaf | HandlerScript::Stubborn => return,
-            HandlerScript::Random => (self.random_outcome(), self.dice.below(2_000)),
+            HandlerScript::Random => (self.random_outcome(), self.rng.below(2_000)),
         };
         self.later(WorldItem::Ends(n, task.clone(), token, outcome), n, Duration::from_millis(delay));
     }
@@ -207,7 +207,7 @@ impl WorkerWorld {
         if outcome == HandlerEnd::Completed {
             self.done.insert(task.clone());
         }
-        self.tell(n, WorkerInput::HandlerEnded { task, token, outcome });
+        self.deliver(n, WorkerInput::HandlerEnded { task, token, outcome });
     }
 
     /// No handler runs without its claim beyond its grace. A lost claim is known when the session lapses at the latest.

@@ -1,4 +1,4 @@
-//! Who has how many.
+//! The distribution of tasks over workers.
 
 use super::events::{ms, seconds};
 use super::world::WorkerWorld;
@@ -12,7 +12,7 @@ fn submit(world: &mut WorkerWorld, tasks: usize) {
 }
 
 #[test]
-fn six_tasks_on_one_node_are_shared_when_a_second_joins() {
+fn tasks_are_shared_with_second_worker() {
     let mut world = WorkerWorld::calm(1);
     submit(&mut world, 6);
     world.settle();
@@ -22,7 +22,7 @@ fn six_tasks_on_one_node_are_shared_when_a_second_joins() {
 }
 
 #[test]
-fn a_thousand_tasks_on_three_nodes_are_shared_evenly() {
+fn thousand_tasks_are_shared_by_three_workers() {
     let mut world = WorkerWorld::calm(3);
     submit(&mut world, 1_000);
     world.pass(seconds(10));
@@ -58,7 +58,7 @@ fn a_node_that_shuts_down_is_not_counted() {
 }
 
 #[test]
-fn a_node_above_its_limit_gives_away_soon_after_each_measurement_that_says_so() {
+fn worker_above_limit_releases_per_measurement() {
     let mut world = WorkerWorld::calm(2);
     submit(&mut world, 10);
     world.settle();
@@ -69,7 +69,7 @@ fn a_node_above_its_limit_gives_away_soon_after_each_measurement_that_says_so() 
     };
     for (used, expected) in [(60, 0), (80, 0), (81, 1), (95, 2), (80, 2)] {
         let resource = ResourceUsage { used, total: 100, read_at: world.now };
-        world.tell(0, WorkerInput::Measured(Some(resource)));
+        world.deliver(0, WorkerInput::Measured(Some(resource)));
         world.pass(seconds(2));
         assert_eq!(released(&world), expected, "{used} % were used");
     }
@@ -94,7 +94,7 @@ fn no_task_bounces_between_two_nodes() {
 }
 
 #[test]
-fn a_round_gives_away_a_tenth_and_the_next_follows_a_second_later() {
+fn round_releases_a_tenth_each_second() {
     let mut world = WorkerWorld::calm(2);
     submit(&mut world, 100);
     world.pass(seconds(5));
@@ -111,7 +111,7 @@ fn a_round_gives_away_a_tenth_and_the_next_follows_a_second_later() {
 }
 
 #[test]
-fn what_a_dead_node_had_is_shared_by_the_others() {
+fn tasks_of_dead_worker_go_to_peers() {
     let mut world = WorkerWorld::calm(3);
     submit(&mut world, 30);
     world.settle();
@@ -121,9 +121,9 @@ fn what_a_dead_node_had_is_shared_by_the_others() {
     assert_eq!((shares[0], shares[1] + shares[2]), (0, 30), "within the TTL and 1.5 s: {shares:?}");
 }
 
-/// It had given them to the other a moment ago, and for a minute nobody ran them.
+/// It had released them to the peer a moment ago, and for a minute no worker ran them.
 #[test]
-fn what_was_given_to_a_node_that_dies_or_leaves_comes_back_as_soon_as_anything_else_would() {
+fn released_task_of_dead_peer_is_claimed_again() {
     for dies in [true, false] {
         let mut world = WorkerWorld::calm(1);
         submit(&mut world, 6);

@@ -143,7 +143,7 @@ fn stale_entry_goes_and_newer_state_stays() {
     world.apply(&Txn::new().then(Op::put(key, r#"{"state":"paused"}"#)));
     world.pass(seconds(60));
     assert_eq!(world.ended(), Vec::<String>::new());
-    assert_eq!(world.stands("a"), Some(TaskStatus::Paused));
+    assert_eq!(world.status_of("a"), Some(TaskStatus::Paused));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Dice that fall alike for the same seed.
+//! A deterministic random number generator for the tests.
 
 use crate::rng;
 
@@ -6,12 +6,12 @@ use crate::rng;
 pub(super) struct TestRng(pub(super) u64);
 
 impl TestRng {
-    pub(super) fn throw(&mut self) -> u64 {
+    pub(super) fn random(&mut self) -> u64 {
         rng::next(&mut self.0)
     }
 
     pub(super) fn below(&mut self, end: u64) -> u64 {
-        self.throw() % end.max(1)
+        self.random() % end.max(1)
     }
 
     pub(super) fn index(&mut self, len: usize) -> usize {

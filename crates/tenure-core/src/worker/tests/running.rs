@@ -1,4 +1,4 @@
-//! What becomes of a task that is ours.
+//! The life of a claimed task.
 
 use super::events::{ms, seconds, task};
 use super::process::HandlerScript;
@@ -11,7 +11,7 @@ use crate::task::{Checkpoint, TaskState, TaskStatus};
 use crate::worker::{HandlerEnd, ReleaseReason, WorkerEvent, WorkerInput};
 
 #[test]
-fn a_task_that_is_done_is_deleted_with_its_claim_and_its_state_stays() {
+fn completed_task_is_deleted_and_state_stays() {
     let mut world = WorkerWorld::calm(1);
     for name in ["t1", "t10", "t11"] {
         world.submit_as(name, "{}", Some("{}"));
@@ -19,7 +19,7 @@ fn a_task_that_is_done_is_deleted_with_its_claim_and_its_state_stays() {
     world.settle();
     world.finish("t1", HandlerEnd::Completed);
     world.settle();
-    assert_eq!(world.stands("t1"), Some(TaskStatus::Completed));
+    assert_eq!(world.status_of("t1"), Some(TaskStatus::Completed));
     assert_eq!((world.exists("t1"), world.owner("t1")), (false, None));
     assert!(world.get(&Key::TaskProps(task("t1"))).is_none());
     for name in ["t10", "t11"] {
@@ -34,7 +34,7 @@ fn a_task_that_is_done_is_deleted_with_its_claim_and_its_state_stays() {
 }
 
 #[test]
-fn a_task_deleted_while_it_runs_stops_and_nothing_is_written_for_it() {
+fn deleted_task_stops_without_writes() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -48,7 +48,7 @@ fn a_task_deleted_while_it_runs_stops_and_nothing_is_written_for_it() {
 }
 
 #[test]
-fn a_task_deleted_without_its_owner_can_be_submitted_and_claimed_again() {
+fn orphaned_owner_key_does_not_block_resubmission() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -62,16 +62,16 @@ fn a_task_deleted_without_its_owner_can_be_submitted_and_claimed_again() {
 }
 
 #[test]
-fn a_fault_sleeps_for_ten_minutes_and_then_runs_again() {
+fn fault_sleeps_ten_minutes_and_retries() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     world.finish("a", HandlerEnd::Fault("panicked".to_owned()));
     world.pass(seconds(599));
-    assert!(matches!(world.stands("a"), Some(TaskStatus::Sleeping { .. })));
+    assert!(matches!(world.status_of("a"), Some(TaskStatus::Sleeping { .. })));
     assert_eq!((world.owner("a").as_deref(), world.runs_on("a")), (Some("n0"), None), "it is still owned");
     world.pass(seconds(2));
-    assert_eq!((world.stands("a"), world.runs_on("a")), (Some(TaskStatus::Runnable), Some(0)));
+    assert_eq!((world.status_of("a"), world.runs_on("a")), (Some(TaskStatus::Runnable), Some(0)));
     assert_eq!(world.processes[0].handlers[&task("a")].start.state.attempt(), 2);
 }
 
@@ -84,12 +84,12 @@ fn eight_faults_in_four_hours_are_too_many() {
         world.finish("a", HandlerEnd::Fault("broken".to_owned()));
     }
     world.settle();
-    assert_eq!((world.stands("a"), world.exists("a")), (Some(TaskStatus::Failed), false));
+    assert_eq!((world.status_of("a"), world.exists("a")), (Some(TaskStatus::Failed), false));
     assert_eq!(world.state("a").unwrap().reason.as_deref(), Some("exceeded error rate"));
 }
 
 #[test]
-fn a_sleeping_task_that_moves_wakes_at_the_same_time_on_the_wall() {
+fn moved_sleeper_wakes_at_same_wall_time() {
     let mut world = WorkerWorld::calm(2);
     world.submit("a");
     world.pass(ms(10));
@@ -109,7 +109,7 @@ fn a_sleeping_task_that_moves_wakes_at_the_same_time_on_the_wall() {
 }
 
 #[test]
-fn a_task_sleeps_by_the_wall_even_if_somebody_sets_the_clock() {
+fn sleeper_follows_wall_clock_changes() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -122,17 +122,17 @@ fn a_task_sleeps_by_the_wall_even_if_somebody_sets_the_clock() {
 }
 
 #[test]
-fn a_checkpoint_is_kept_and_arrives_at_the_next_owner() {
+fn checkpoint_reaches_next_owner() {
     let mut world = WorkerWorld::calm(2);
     world.submit("a");
     world.pass(ms(10));
     let first = world.runs_on("a").unwrap();
     let token = world.processes[first].handlers[&task("a")].token;
     let blob = Checkpoint::new("half way").unwrap();
-    world.tell(first, WorkerInput::Checkpoint { task: task("a"), token, ask: 5, blob: blob.clone() });
+    world.deliver(first, WorkerInput::Checkpoint { task: task("a"), token, ask: 5, blob: blob.clone() });
     world.pass(ms(10));
     assert_eq!(world.processes[first].kept, [(task("a"), 5, Ok(()))]);
-    world.tell(first, WorkerInput::Checkpoint { task: task("a"), token, ask: 6, blob: blob.clone() });
+    world.deliver(first, WorkerInput::Checkpoint { task: task("a"), token, ask: 6, blob: blob.clone() });
     assert_eq!(world.processes[first].kept.len(), 2, "the same again needs no write");
     world.finish("a", HandlerEnd::Release);
     world.settle();
@@ -141,7 +141,7 @@ fn a_checkpoint_is_kept_and_arrives_at_the_next_owner() {
 }
 
 #[test]
-fn a_checkpoint_that_a_handler_asks_for_while_it_stops_is_kept() {
+fn checkpoint_of_stopping_handler_is_stored() {
     let mut world = WorkerWorld::calm(1);
     world.handling = HandlerScript::Stubborn;
     world.submit("a");
@@ -150,7 +150,7 @@ fn a_checkpoint_that_a_handler_asks_for_while_it_stops_is_kept() {
     world.pass(ms(10));
     let token = world.processes[0].handlers[&task("a")].token;
     let blob = Checkpoint::new("nearly").unwrap();
-    world.tell(0, WorkerInput::Checkpoint { task: task("a"), token, ask: 1, blob: blob.clone() });
+    world.deliver(0, WorkerInput::Checkpoint { task: task("a"), token, ask: 1, blob: blob.clone() });
     world.pass(ms(10));
     assert_eq!(world.processes[0].kept, [(task("a"), 1, Ok(()))], "before it has ended");
     world.finish("a", HandlerEnd::Release);
@@ -162,7 +162,7 @@ fn a_checkpoint_that_a_handler_asks_for_while_it_stops_is_kept() {
 }
 
 #[test]
-fn what_its_handler_releases_goes_to_another_node_and_does_not_come_back() {
+fn task_released_by_handler_goes_to_peer() {
     let mut world = WorkerWorld::calm(2);
     world.submit("a");
     world.pass(ms(10));
@@ -175,7 +175,7 @@ fn what_its_handler_releases_goes_to_another_node_and_does_not_come_back() {
 }
 
 #[test]
-fn what_a_node_released_it_does_not_take_back_before_its_cool_down_is_over() {
+fn released_task_is_not_claimed_during_cooldown() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -187,7 +187,7 @@ fn what_a_node_released_it_does_not_take_back_before_its_cool_down_is_over() {
 }
 
 #[test]
-fn a_save_that_fails_is_tried_again_while_the_claim_is_valid() {
+fn failed_write_is_retried_under_valid_claim() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -198,13 +198,13 @@ fn a_save_that_fails_is_tried_again_while_the_claim_is_valid() {
     world.fate = WireFault::Works;
     world.pass(seconds(3));
     assert_eq!(
-        (world.stands("a"), world.exists("a"), world.starts_of("a")),
+        (world.status_of("a"), world.exists("a"), world.starts_of("a")),
         (Some(TaskStatus::Completed), false, 1)
     );
 }
 
 #[test]
-fn a_save_whose_answer_was_lost_knows_itself_again() {
+fn write_with_lost_reply_is_recognized() {
     for outcome in
         [HandlerEnd::Completed, HandlerEnd::Release, HandlerEnd::Pause, HandlerEnd::Fault("f".to_owned())]
     {
@@ -223,24 +223,24 @@ fn a_save_whose_answer_was_lost_knows_itself_again() {
 }
 
 #[test]
-fn a_save_that_arrives_late_does_not_undo_a_later_one() {
+fn late_write_does_not_undo_later_one() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
     let token = world.processes[0].handlers[&task("a")].token;
     world.fate = WireFault::Late;
     let blob = Checkpoint::new("old").unwrap();
-    world.tell(0, WorkerInput::Checkpoint { task: task("a"), token, ask: 1, blob });
+    world.deliver(0, WorkerInput::Checkpoint { task: task("a"), token, ask: 1, blob });
     world.pass(ms(2));
     world.fate = WireFault::Works;
     world.pass(ms(400));
     world.finish("a", HandlerEnd::Pause);
     world.pass(seconds(20));
-    assert_eq!(world.stands("a"), Some(TaskStatus::Paused));
+    assert_eq!(world.status_of("a"), Some(TaskStatus::Paused));
 }
 
 #[test]
-fn a_session_lost_in_the_middle_of_a_save_loses_neither_the_task_nor_its_state() {
+fn session_lost_during_write_keeps_task() {
     let mut world = WorkerWorld::calm(2);
     world.submit("a");
     world.pass(ms(10));
@@ -248,12 +248,12 @@ fn a_session_lost_in_the_middle_of_a_save_loses_neither_the_task_nor_its_state()
     world.processes[first].is_cut = true;
     world.finish("a", HandlerEnd::Completed);
     world.pass(seconds(30));
-    assert!(world.exists("a"), "nobody could say that it was done");
+    assert!(world.exists("a"), "its completion could not be stored");
     assert_eq!(world.runs_on("a"), Some(1 - first), "so it is run again: at least once");
 }
 
 #[test]
-fn a_state_that_cannot_be_read_is_set_aside_and_neither_run_nor_changed() {
+fn unreadable_state_is_set_aside() {
     let mut world = WorkerWorld::calm(1);
     world.put_raw(&Key::TaskState(task("a")), "not json");
     world.submit_as("a", "{}", None);
@@ -264,7 +264,7 @@ fn a_state_that_cannot_be_read_is_set_aside_and_neither_run_nor_changed() {
     assert!(world.has_noticed(0, |notice| matches!(notice, WorkerEvent::SetAside { .. })));
     world.put_raw(&Key::TaskState(task("a")), r#"{"state":"runnable"}"#);
     world.pass(seconds(61));
-    assert_eq!(world.runs_on("a"), Some(0), "after a while it looks again");
+    assert_eq!(world.runs_on("a"), Some(0), "after a while it is tried again");
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn props_that_are_not_json_are_set_aside() {
 }
 
 #[test]
-fn a_record_that_becomes_unreadable_does_not_end_the_task() {
+fn unreadable_record_does_not_end_task() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -285,11 +285,11 @@ fn a_record_that_becomes_unreadable_does_not_end_the_task() {
     assert_eq!(world.runs_on("a"), Some(0));
     world.finish("a", HandlerEnd::Completed);
     world.settle();
-    assert_eq!((world.stands("a"), world.exists("a")), (Some(TaskStatus::Completed), false));
+    assert_eq!((world.status_of("a"), world.exists("a")), (Some(TaskStatus::Completed), false));
 }
 
 #[test]
-fn a_handler_that_ignores_stop_is_aborted_after_its_grace() {
+fn unresponsive_handler_is_aborted_after_grace() {
     let mut world = WorkerWorld::calm(1);
     world.handling = HandlerScript::Stubborn;
     world.submit("a");
@@ -310,7 +310,7 @@ fn task_with_an_empty_value_runs() {
     assert_eq!(world.runs_on("a"), Some(0));
     world.finish("a", HandlerEnd::Completed);
     world.settle();
-    assert_eq!(world.stands("a"), Some(TaskStatus::Completed));
+    assert_eq!(world.status_of("a"), Some(TaskStatus::Completed));
 }
 
 #[test]

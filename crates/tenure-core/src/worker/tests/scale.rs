@@ -1,4 +1,5 @@
-//! A hundred thousand tasks: nobody races, and the work for each stays what it is for ten thousand. Steps are counted, not seconds.
+//! A hundred thousand tasks: no claim races, and the work per task is the same as for ten thousand.
+//! Steps are counted, not seconds.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use crate::layout::Key;
 use crate::txn::{Op, Txn};
 use crate::worker::WorkerStats;
 
-/// Submits many tasks at once to eight nodes, and says how much all of them have worked.
+/// Submits many tasks at once to eight workers, and returns the counts of all of them.
 fn claim_all(tasks: usize) -> WorkerStats {
     let mut world = WorkerWorld::calm(8);
     let before = total(&world);
@@ -54,9 +55,10 @@ fn freeze_all(world: &mut WorkerWorld, freeze: bool) {
     world.apply(&txn);
 }
 
-/// They had waited longer than anybody has patience, so everybody tried for all of them at once.
+/// They had waited longer than the patience of every worker, so every worker tried to claim all of
+/// them.
 #[test]
-fn nobody_races_for_tasks_that_have_waited_for_the_nodes_to_come() {
+fn old_tasks_cause_no_claim_races() {
     let mut world = WorkerWorld::calm(8);
     freeze_all(&mut world, true);
     world.pass(Duration::from_secs(1));
@@ -70,9 +72,10 @@ fn nobody_races_for_tasks_that_have_waited_for_the_nodes_to_come() {
     assert!(worked.claims_sent * 10 <= worked.won * 11, "{worked:?}");
 }
 
-/// What ranks first at a node that has its share already was left for a quarter of a second or more, though everybody could see that.
+/// Tasks that rank first at a worker with a full share were left for a quarter of a second or more,
+/// although every peer could see that share.
 #[test]
-fn what_is_above_one_nodes_share_goes_to_the_next_at_once() {
+fn tasks_above_share_go_to_peers() {
     let mut world = WorkerWorld::calm(8);
     submit_all(&mut world, 1_001);
     world.pass(Duration::from_millis(100));
@@ -83,9 +86,10 @@ fn what_is_above_one_nodes_share_goes_to_the_next_at_once() {
     assert!(worked.claims_sent * 10 <= worked.won * 11, "{worked:?}");
 }
 
-/// After three seconds everybody lost patience with everybody, and until then each looked four times a second at all that was not its own.
+/// After three seconds every worker lost patience with its peers. Until then each considered all
+/// tasks of the others four times a second.
 #[test]
-fn a_store_that_is_slow_makes_nobody_race_or_look_again_and_again() {
+fn slow_store_causes_no_claim_races() {
     let mut world = WorkerWorld::calm(8);
     world.operations_take = Some(Duration::from_millis(1));
     let before = total(&world);
@@ -94,14 +98,14 @@ fn a_store_that_is_slow_makes_nobody_race_or_look_again_and_again() {
     let (worked, shares) = (since(&world, before), world.shares());
     assert_eq!(shares.iter().sum::<usize>(), 6_000, "{shares:?}");
     assert!(worked.claims_sent * 10 <= worked.won * 11, "{worked:?}");
-    assert!(worked.considered <= 6_000 * 8 * 2, "each node looks at each task about once: {worked:?}");
+    assert!(worked.considered <= 6_000 * 8 * 2, "each worker considers each task about once: {worked:?}");
     assert!(worked.timers <= 600, "{worked:?}");
 }
 
-/// One of eight had its share long before the others had theirs. It lost patience with them as the pile became smaller, although it
-/// saw all of them work, and took whatever was left.
+/// One of eight workers reached its share long before the others. It lost patience as the backlog
+/// shrank, although it saw all peers claim, and took the rest.
 #[test]
-fn whoever_is_done_first_leaves_the_others_what_they_are_still_working_through() {
+fn fast_worker_leaves_share_of_slow_peer() {
     let mut world = WorkerWorld::calm(8);
     (world.operations_take, world.swift) = (Some(Duration::from_millis(1)), Some(3));
     let before = total(&world);
@@ -127,7 +131,7 @@ fn total(world: &WorkerWorld) -> WorkerStats {
 
 /// Five thousand in every check, a hundred thousand only when it is asked for: `TENURE_SOAK=1`.
 #[test]
-fn claiming_takes_few_tries_and_as_much_work_for_each_of_many_tasks_as_of_few_soak() {
+fn soak_claim_cost_is_linear() {
     let is_soak = std::env::var_os("TENURE_SOAK").is_some();
     let (few, many) = if is_soak { (10_000, 100_000) } else { (500, 5_000) };
     let (small, large) = (claim_all(few), claim_all(many));

@@ -10,7 +10,7 @@ use crate::task::{AttemptEnd, TaskStatus};
 use crate::worker::{HandlerEnd, StopMode, WorkerEvent, WorkerInput};
 
 #[test]
-fn a_node_that_shuts_down_stops_everything_releases_it_and_leaves() {
+fn shutdown_stops_releases_and_leaves() {
     let mut world = WorkerWorld::calm(1);
     for name in ["a", "b"] {
         world.submit(name);
@@ -32,7 +32,7 @@ fn a_node_that_shuts_down_stops_everything_releases_it_and_leaves() {
 }
 
 #[test]
-fn a_handler_that_ignores_stop_is_named_at_the_deadline_and_not_released() {
+fn unresponsive_handler_is_not_released_at_deadline() {
     let mut world = WorkerWorld::calm(1);
     world.submit("good");
     world.settle();
@@ -48,7 +48,7 @@ fn a_handler_that_ignores_stop_is_named_at_the_deadline_and_not_released() {
 }
 
 #[test]
-fn a_handler_that_is_never_aborted_is_waited_for_and_released_only_then() {
+fn handler_without_abort_is_waited_for() {
     let mut world = WorkerWorld::calm(1);
     world.processes[0].config.stop_mode = StopMode::Wait;
     world.crash(0);
@@ -78,22 +78,22 @@ fn nothing_is_claimed_once_a_shutdown_has_begun() {
 }
 
 #[test]
-fn a_claim_answered_after_the_shutdown_began_is_released_and_never_run() {
+fn claim_won_during_shutdown_is_released() {
     let mut world = WorkerWorld::calm(1);
-    world.holds_answers = true;
+    world.holds_replies = true;
     world.submit("a");
     world.pass(ms(10));
     world.shut_down(0, seconds(30));
     world.pass(ms(10));
     assert_eq!(world.processes[0].finished, None, "it waits for the answer");
-    world.release_answers();
+    world.release_replies();
     world.pass(ms(50));
     assert_eq!((world.owner("a"), world.starts_of("a")), (None, 0));
     assert_eq!(world.processes[0].finished, Some(Vec::new()));
 }
 
 #[test]
-fn a_shutdown_with_a_store_that_does_not_answer_ends_at_its_deadline() {
+fn shutdown_without_store_ends_at_deadline() {
     let mut world = WorkerWorld::calm(1);
     world.submit("a");
     world.settle();
@@ -124,11 +124,11 @@ fn a_second_shutdown_can_only_be_sooner() {
 }
 
 #[test]
-fn a_finished_node_asks_nothing_more() {
+fn finished_worker_requests_nothing() {
     let mut world = WorkerWorld::calm(1);
     world.shut_down(0, seconds(1));
     world.settle();
-    world.tell(0, WorkerInput::Time);
+    world.deliver(0, WorkerInput::Time);
     let now = world.clock(0);
     let machine = &mut world.processes[0].machine;
     assert!(machine.is_finished() && machine.poll_output().is_none());

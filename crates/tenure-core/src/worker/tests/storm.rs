@@ -1,4 +1,5 @@
-//! A world in which everything goes wrong at any moment: nothing is lost, nothing runs twice, everybody is told.
+//! A world with faults of every kind at any time: no task is lost, none runs twice, every sender
+//! gets a reply.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ use crate::worker::WorkerInput;
 
 const TASKS: usize = 12;
 
-/// Lets everything happen for some minutes, then lets the faults end, and looks at what is left.
+/// Injects faults for some minutes, then ends them, and checks the final state.
 fn weather(nodes: usize, seed: u64, steps: usize) -> WorkerWorld {
     let mut world = WorkerWorld::new(nodes, seed);
     world.is_stormy = true;
@@ -24,7 +25,7 @@ fn weather(nodes: usize, seed: u64, steps: usize) -> WorkerWorld {
     world.handling = HandlerScript::Random;
     for _ in 0..steps {
         world.mishap();
-        let span = ms(world.dice.below(1_500));
+        let span = ms(world.rng.below(1_500));
         world.pass(span);
     }
     world.clear_up();
@@ -33,29 +34,29 @@ fn weather(nodes: usize, seed: u64, steps: usize) -> WorkerWorld {
 
 impl WorkerWorld {
     fn mishap(&mut self) {
-        let n = self.dice.index(self.processes.len());
-        let name = format!("t{}", self.dice.index(TASKS));
-        match self.dice.below(26) {
+        let n = self.rng.index(self.processes.len());
+        let name = format!("t{}", self.rng.index(TASKS));
+        match self.rng.below(26) {
             0..=5 => {
                 for _ in 0..3 {
-                    let name = format!("t{}", self.dice.index(TASKS));
+                    let name = format!("t{}", self.rng.index(TASKS));
                     self.resubmit(&name);
                 }
             }
-            6 if self.dice.one_in(3) => self.delete(&name),
+            6 if self.rng.one_in(3) => self.delete(&name),
             7..=12 => self.random_command(&name),
             13 => self.processes[n].is_cut = true,
             14..=16 => self.processes[n].is_cut = false,
-            17 if self.dice.one_in(3) => self.crash(n),
+            17 if self.rng.one_in(3) => self.crash(n),
             18 => {
-                let feed = FEEDS[self.dice.index(FEEDS.len())];
+                let feed = FEEDS[self.rng.index(FEEDS.len())];
                 self.break_feed(n, feed);
             }
-            19 if self.dice.one_in(3) => self.revoke(n),
+            19 if self.rng.one_in(3) => self.revoke(n),
             20 => {
                 let order =
                     [NodeCommand::Freeze, NodeCommand::Unfreeze, NodeCommand::ReleaseTask(task(&name))];
-                let order = order[self.dice.index(3)].clone();
+                let order = order[self.rng.index(3)].clone();
                 self.order(n, order);
             }
             21 => {
@@ -63,19 +64,19 @@ impl WorkerWorld {
                     NodeCommand::StopTask(task(&name)),
                     NodeCommand::Balance(crate::command::BalanceMode::Act),
                 ];
-                let order = order[self.dice.index(2)].clone();
+                let order = order[self.rng.index(2)].clone();
                 self.order(n, order);
             }
-            22 if self.dice.one_in(4) => {
-                let deadline = self.now + seconds(1) + ms(self.dice.below(9_000));
-                self.tell(n, WorkerInput::Shutdown { deadline });
+            22 if self.rng.one_in(4) => {
+                let deadline = self.now + seconds(1) + ms(self.rng.below(9_000));
+                self.deliver(n, WorkerInput::Shutdown { deadline });
             }
             23..=25 => self.keep_progress(n),
             _ => {}
         }
-        // Whoever has shut down is started again after a while.
+        // A process that has shut down is started again after a while.
         for n in 0..self.processes.len() {
-            if self.processes[n].finished.is_some() && self.dice.one_in(4) {
+            if self.processes[n].finished.is_some() && self.rng.one_in(4) {
                 self.crash(n);
             }
         }
@@ -83,17 +84,17 @@ impl WorkerWorld {
 
     /// A handler wants its progress kept.
     fn keep_progress(&mut self, n: usize) {
-        let (at, ask) = (self.dice.throw(), self.dice.throw());
+        let (at, ask) = (self.rng.random(), self.rng.random());
         let len = self.processes[n].handlers.len();
-        let Some((task, run)) = self.processes[n].handlers.iter().nth(self.dice.index(len)) else { return };
+        let Some((task, run)) = self.processes[n].handlers.iter().nth(self.rng.index(len)) else { return };
         let blob = Checkpoint::new(at.to_le_bytes().to_vec()).unwrap();
         let event = WorkerInput::Checkpoint { task: task.clone(), token: run.token, ask, blob };
-        self.tell(n, event);
+        self.deliver(n, event);
     }
 
-    /// Submits a task as submitters do: one whose state says that it has ended is forgotten first.
+    /// Submits a task as clients do: a task with a terminal state is forgotten first.
     fn resubmit(&mut self, name: &str) {
-        let has_ended = self.stands(name).is_some_and(TaskStatus::is_terminal);
+        let has_ended = self.status_of(name).is_some_and(TaskStatus::is_terminal);
         if has_ended && !self.exists(name) {
             let key = self.layout.encode(&Key::TaskState(task(name)));
             self.apply(&crate::txn::Txn::new().then(crate::txn::Op::delete(key)));
@@ -103,7 +104,7 @@ impl WorkerWorld {
     }
 
     fn random_command(&mut self, name: &str) {
-        let sleep = self.dice.below(20_000);
+        let sleep = self.rng.below(20_000);
         let until = self.in_ms(sleep);
         let messages = [
             TaskMessage::Run,
@@ -116,7 +117,7 @@ impl WorkerWorld {
             TaskMessage::Error { message: "from outside".to_owned() },
             TaskMessage::Checkpoint { blob: None },
         ];
-        let message = messages[self.dice.index(messages.len())].clone();
+        let message = messages[self.rng.index(messages.len())].clone();
         match message {
             TaskMessage::Complete => drop(self.done.insert(task(name))),
             TaskMessage::Kill { .. } => drop(self.killed.insert(task(name))),
@@ -125,13 +126,13 @@ impl WorkerWorld {
         self.try_command(name, message);
     }
 
-    /// Somebody revokes a session's lease by hand.
+    /// An operator revokes a session's lease.
     fn revoke(&mut self, n: usize) {
         let Some(lease) = self.processes[n].lease else { return };
-        // Nobody can foresee that; for as long as it takes to be seen, what hangs on the lease, and what is just being claimed under it, may run
-        // elsewhere too.
+        // No worker can foresee that. Until it is seen, tasks under the lease, and tasks with a
+        // claim in flight under it, may run elsewhere as well.
         for task in &self.submitted {
-            self.meddled.insert(task.clone(), self.now);
+            self.interfered.insert(task.clone(), self.now);
         }
         let _ = self.store.revoke(lease, self.now);
     }
@@ -174,20 +175,21 @@ impl WorkerWorld {
             })
             .collect();
         for task in self.submitted.clone() {
-            let state = self.stands(task.as_str());
+            let state = self.status_of(task.as_str());
             if state == Some(TaskStatus::Completed) {
-                assert!(self.done.contains(&task), "{task} is completed, and nobody has done it");
+                assert!(self.done.contains(&task), "{task} is completed, but no handler completed it");
             }
             if state == Some(TaskStatus::Killed) {
-                assert!(self.killed.contains(&task), "{task} is killed, and nobody wanted that");
+                assert!(self.killed.contains(&task), "{task} is killed, but no command killed it");
             }
             if there.contains(&task) {
                 let owner = self.get(&Key::TaskOwner(task.clone()));
-                let owner = owner.unwrap_or_else(|| panic!("nobody owns {task}, which stands {state:?}"));
+                let owner =
+                    owner.unwrap_or_else(|| panic!("{task} has no owner, and its state is {state:?}"));
                 let holder = self.owner(task.as_str()).unwrap();
                 let process =
                     self.processes.iter().find(|process| process.config.node.as_str() == holder).unwrap();
-                assert!(process.valid_until.is_some(), "{task} is owned by {holder}, who is not there");
+                assert!(process.valid_until.is_some(), "{task} is owned by {holder}, which is not a member");
                 let runs = process.handlers.get(&task).map(|run| run.token.0);
                 match state {
                     None | Some(TaskStatus::Runnable) => {
@@ -197,11 +199,14 @@ impl WorkerWorld {
                 }
             } else {
                 let has_ended = state.is_some_and(TaskStatus::is_terminal);
-                assert!(has_ended || self.deleted.contains(&task), "{task} is lost, and stands {state:?}");
+                assert!(
+                    has_ended || self.deleted.contains(&task),
+                    "{task} is lost, and its state is {state:?}"
+                );
             }
         }
         for (n, process) in self.processes.iter().enumerate() {
-            assert_eq!(process.machine.owned(), process.loans.len(), "{n} keeps loans that nobody needs");
+            assert_eq!(process.machine.owned(), process.leases_of.len(), "{n} keeps leases without a task");
         }
     }
 
@@ -236,7 +241,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_goes_wrong_nothing_is_lost_and_nothing_runs_twice_soak(
+    fn soak_storm_loses_no_task(
         nodes in 2..=4_usize,
         seed in any::<u64>(),
         steps in 20..120_usize,
@@ -246,7 +251,7 @@ proptest! {
 }
 
 #[test]
-fn the_same_seed_tells_the_same_story() {
+fn same_seed_gives_same_run() {
     let (first, second) = (weather(3, 11, 60), weather(3, 11, 60));
     assert_eq!((first.trace, first.store.revision()), (second.trace, second.store.revision()));
     assert_ne!(first.trace, weather(3, 12, 60).trace);

@@ -62,12 +62,15 @@ fn expired_command_is_not_executed() {
     world.settle();
     let late = world.expiring("a", TaskMessage::Pause, world.in_ms(0));
     world.settle();
-    assert_eq!((world.outcome(&late), world.stands("a"), world.runs_on("a")), (Some(Expired), None, Some(0)));
+    assert_eq!(
+        (world.outcome(&late), world.status_of("a"), world.runs_on("a")),
+        (Some(Expired), None, Some(0))
+    );
     let why = world.result(&late).unwrap().why.unwrap();
     assert_eq!(why, "it expired before a worker read it");
     let in_time = world.expiring("a", TaskMessage::Pause, world.in_ms(60_000));
     world.settle();
-    assert_eq!((world.outcome(&in_time), world.stands("a")), (Some(Done), Some(TaskStatus::Paused)));
+    assert_eq!((world.outcome(&in_time), world.status_of("a")), (Some(Done), Some(TaskStatus::Paused)));
 }
 
 /// A worker that claims a task refuses the command that expired while no worker had it.
@@ -84,7 +87,7 @@ fn command_that_expired_before_claim_is_refused() {
 
 /// It was read in time; the handler takes until after that to stop.
 #[test]
-fn command_read_in_time_counts_although_handler_stops_late() {
+fn command_read_in_time_outlasts_slow_stop() {
     let mut world = WorkerWorld::calm(1);
     world.handling = super::process::HandlerScript::Deaf;
     world.submit("a");
@@ -93,7 +96,7 @@ fn command_read_in_time_counts_although_handler_stops_late() {
     world.pass(seconds(2));
     world.finish("a", crate::worker::HandlerEnd::Aborted);
     world.settle();
-    assert_eq!((world.outcome(&id), world.stands("a")), (Some(Done), Some(TaskStatus::Paused)));
+    assert_eq!((world.outcome(&id), world.status_of("a")), (Some(Done), Some(TaskStatus::Paused)));
 }
 
 #[test]
@@ -282,7 +285,7 @@ fn worker_without_store_does_not_hurry() {
     let mut world = WorkerWorld::calm(1);
     world.expiring("nowhere", TaskMessage::Pause, world.in_ms(1));
     world.fate = WireFault::NotDone;
-    world.tell(0, WorkerInput::Time);
+    world.deliver(0, WorkerInput::Time);
     world.pass(seconds(150));
     assert!(world.reads_of_results(0) <= 3, "{}", world.reads_of_results(0));
     world.fate = WireFault::Works;

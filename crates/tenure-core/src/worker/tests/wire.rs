@@ -11,7 +11,7 @@ use crate::txn::{Op, Txn, TxnReply};
 use crate::worker::request::{ClaimBatch, ClaimReadMode, NodeWrite};
 use crate::worker::{ClaimRequest, WorkerInput};
 
-/// etcd gives up a request after this long.
+/// etcd abandons a request after this long.
 const LATE_MAX: u64 = 7_000;
 /// What becomes of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,12 +36,12 @@ impl WorkerWorld {
     /// A request reaches the store, or not.
     pub(super) fn arrive(&mut self, n: usize, life: u64, ask: WireRequest) {
         let mut fate = self.fate;
-        if self.faults_one_in > 0 && self.dice.one_in(self.faults_one_in) {
-            fate = [WireFault::NotDone, WireFault::LosesReply, WireFault::Late][self.dice.index(3)];
+        if self.faults_one_in > 0 && self.rng.one_in(self.faults_one_in) {
+            fate = [WireFault::NotDone, WireFault::LosesReply, WireFault::Late][self.rng.index(3)];
         }
         let is_cut = self.processes[n].is_cut && self.processes[n].life == life;
         // What was on its way when the line was cut may have passed; its answer has not.
-        if is_cut && !(self.is_stormy && self.dice.one_in(2)) {
+        if is_cut && !(self.is_stormy && self.rng.one_in(2)) {
             fate = WireFault::NotDone;
         }
         if let WireRequest::Claim { epoch, claims } = ask {
@@ -49,7 +49,7 @@ impl WorkerWorld {
         }
         let txns = self.txns(n, &ask);
         if fate == WireFault::Late {
-            let delay = Duration::from_millis(self.dice.below(LATE_MAX));
+            let delay = Duration::from_millis(self.rng.below(LATE_MAX));
             self.later(WorldItem::Late(txns.clone()), n, delay);
         }
         let replies = self.replies(&txns, fate);
@@ -57,7 +57,7 @@ impl WorkerWorld {
             return;
         }
         let event = read(&self.layout, ask, replies);
-        self.answer(n, life, event);
+        self.reply_to(n, life, event);
     }
 
     /// Claims are asked as often as they need it, each time with a fate of its own.
@@ -75,17 +75,17 @@ impl WorkerWorld {
         while !request.has_reply() {
             let txns = request.txns(&self.layout);
             if fate == WireFault::Late {
-                let delay = Duration::from_millis(self.dice.below(LATE_MAX));
+                let delay = Duration::from_millis(self.rng.below(LATE_MAX));
                 self.later(WorldItem::Late(txns.clone()), n, delay);
             }
             let replies = self.replies(&txns, fate);
             request.handle(replies);
-            if self.faults_one_in > 0 && self.dice.one_in(self.faults_one_in) {
-                fate = [WireFault::NotDone, WireFault::LosesReply, WireFault::Late][self.dice.index(3)];
+            if self.faults_one_in > 0 && self.rng.one_in(self.faults_one_in) {
+                fate = [WireFault::NotDone, WireFault::LosesReply, WireFault::Late][self.rng.index(3)];
             }
         }
         if self.processes[n].life == life {
-            self.answer(n, life, WorkerInput::ClaimReplies { epoch, replies: request.into_replies() });
+            self.reply_to(n, life, WorkerInput::ClaimReplies { epoch, replies: request.into_replies() });
         }
     }
 
@@ -105,24 +105,24 @@ impl WorkerWorld {
         replies
     }
 
-    /// The node is told, now or later.
-    fn answer(&mut self, n: usize, life: u64, event: WorkerInput) {
+    /// The worker gets the reply, now or later.
+    fn reply_to(&mut self, n: usize, life: u64, event: WorkerInput) {
         let is_cut = self.processes[n].is_cut && self.processes[n].life == life;
-        if self.holds_answers {
+        if self.holds_replies {
             return self.withheld.push((n, life, event));
         }
         if is_cut && self.is_stormy {
-            let late = Duration::from_millis(self.dice.below(20_000));
+            let late = Duration::from_millis(self.rng.below(20_000));
             return self.later(WorldItem::Tell(n, event), n, late);
         }
         self.soon(WorldItem::Tell(n, event), n);
     }
 
-    pub(super) fn release_answers(&mut self) {
-        self.holds_answers = false;
+    pub(super) fn release_replies(&mut self) {
+        self.holds_replies = false;
         for (n, life, event) in std::mem::take(&mut self.withheld) {
             if self.processes[n].life == life {
-                self.tell(n, event);
+                self.deliver(n, event);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Nodes, a store, and everything that may go wrong between them. Deterministic: the same seed tells the same story.
+//! Workers, a store, and the faults between them. Deterministic: the same seed gives the same run.
 //!
 //! It drives the machines as a driver must: each action is carried out by the functions of `request`, each answer comes back as an event.
 
@@ -30,7 +30,7 @@ use crate::worker::{FeedId, HandlerEnd, InputTime, WorkerConfig, WorkerInput, Wo
 pub(super) const TTL: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_millis(500);
 const RENEW_EVERY: Duration = Duration::from_secs(3);
-/// The time on the wall when the clock says nothing.
+/// The wall-clock time at the origin of the clock.
 const WALL: u64 = 1_700_000_000_000;
 pub(super) const FEEDS: [FeedId; 4] = [FeedId::Tasks, FeedId::Nodes, FeedId::Frozen, FeedId::Commands];
 
@@ -50,19 +50,19 @@ pub(super) struct WorkerWorld {
     pub(super) store: Keyspace,
     pub(super) layout: Layout,
     pub(super) processes: Vec<WorkerProcess>,
-    pub(super) dice: TestRng,
-    /// Whether requests and news take a random time, or a millisecond.
+    pub(super) rng: TestRng,
+    /// Whether requests and watch events take a random time, or a millisecond.
     pub(super) is_stormy: bool,
     /// The fates that requests have, as one in this many.
     pub(super) faults_one_in: u64,
     pub(super) fate: WireFault,
-    /// Whether answers stay on their way until [`WorkerWorld::release_answers`].
-    pub(super) holds_answers: bool,
-    /// How long news takes, if not as long as everything else.
-    pub(super) news_take: Option<Duration>,
+    /// Whether answers stay on their way until [`WorkerWorld::release_replies`].
+    pub(super) holds_replies: bool,
+    /// How long watch events take, if not as long as everything else.
+    pub(super) events_take: Option<Duration>,
     /// How long the store takes for each operation of one node after the other, if it is a slow one.
     pub(super) operations_take: Option<Duration>,
-    /// For whom it is not.
+    /// The process that it does not apply to.
     pub(super) swift: Option<usize>,
     /// Until when it is busy.
     busy_until: Moment,
@@ -72,8 +72,8 @@ pub(super) struct WorkerWorld {
     watches: BTreeMap<WatchId, (usize, FeedId)>,
     leases: i64,
     pub(super) handling: HandlerScript,
-    /// When a claim was last ended by somebody else's hand.
-    pub(super) meddled: BTreeMap<TaskId, Moment>,
+    /// When a claim was last ended by another process.
+    pub(super) interfered: BTreeMap<TaskId, Moment>,
     pub(super) commands: BTreeMap<CommandId, (TaskId, crate::revision::Revision)>,
     pub(super) submitted: BTreeSet<TaskId>,
     pub(super) deleted: BTreeSet<TaskId>,
@@ -91,12 +91,12 @@ impl WorkerWorld {
             store,
             layout: Layout::new(&Namespace::parse("t").unwrap()),
             processes: Vec::new(),
-            dice: TestRng(seed),
+            rng: TestRng(seed),
             is_stormy: false,
             faults_one_in: 0,
             fate: WireFault::Works,
-            holds_answers: false,
-            news_take: None,
+            holds_replies: false,
+            events_take: None,
             operations_take: None,
             swift: None,
             busy_until: Moment::ORIGIN,
@@ -106,7 +106,7 @@ impl WorkerWorld {
             watches: BTreeMap::new(),
             leases: 1,
             handling: HandlerScript::Obedient,
-            meddled: BTreeMap::new(),
+            interfered: BTreeMap::new(),
             commands: BTreeMap::new(),
             submitted: BTreeSet::new(),
             deleted: BTreeSet::new(),
@@ -122,7 +122,7 @@ impl WorkerWorld {
 
     pub(super) fn add_node(&mut self, n: usize) {
         let node = NodeId::parse(&format!("n{n}")).unwrap();
-        let seed = self.dice.throw();
+        let seed = self.rng.random();
         self.processes.push(WorkerProcess::new(WorkerConfig::new(node, seed), self.layout.clone()));
         self.boot(n);
     }
@@ -137,7 +137,7 @@ impl WorkerWorld {
 
     /// The process is gone at once, with everything that ran in it; and another begins in its place.
     pub(super) fn crash(&mut self, n: usize) {
-        let seed = self.dice.throw();
+        let seed = self.rng.random();
         let config = WorkerConfig { seed, ..self.processes[n].config.clone() };
         let life = self.processes[n].life + 1;
         for feed in FEEDS {
@@ -186,7 +186,7 @@ impl WorkerWorld {
 
     fn show(&mut self, n: usize, feed: FeedId, items: Vec<FeedItem>) {
         for item in items {
-            self.tell(n, WorkerInput::FeedItem(feed, item));
+            self.deliver(n, WorkerInput::FeedItem(feed, item));
         }
     }
 
@@ -197,12 +197,12 @@ impl WorkerWorld {
     pub(super) fn clock(&mut self, n: usize) -> InputTime {
         let skew = self.processes[n].wall_skew;
         let wall = Timestamp(self.wall().0.saturating_add_signed(skew));
-        let jitter = if self.is_stormy { self.dice.below(1_000) as f64 / 1_000.0 } else { 0.5 };
+        let jitter = if self.is_stormy { self.rng.below(1_000) as f64 / 1_000.0 } else { 0.5 };
         InputTime { at: self.now, wall, jitter }
     }
 
-    /// Tells a machine what happened, and does what it asks.
-    pub(super) fn tell(&mut self, n: usize, event: WorkerInput) {
+    /// Passes an input to a machine, and carries out its outputs.
+    pub(super) fn deliver(&mut self, n: usize, event: WorkerInput) {
         let now = self.clock(n);
         self.processes[n].machine.handle(event, now);
         while let Some(action) = self.processes[n].machine.poll_output() {
@@ -224,7 +224,7 @@ impl WorkerWorld {
                 let process = &mut self.processes[n];
                 let lease = process.lease.expect("a node that has not joined claims nothing");
                 let claims = claims.into_iter().map(|ask| {
-                    let lease = *process.loans.entry(ask.nonce.clone()).or_insert(lease);
+                    let lease = *process.leases_of.entry(ask.nonce.clone()).or_insert(lease);
                     (ask, lease)
                 });
                 let claims: Vec<_> = claims.collect();
@@ -240,8 +240,8 @@ impl WorkerWorld {
                 }
             }
             WorkerOutput::EndClaim { nonce } => {
-                let loan = self.processes[n].loans.remove(&nonce);
-                assert!(loan.is_some(), "{nonce} is let go twice");
+                let lease_of = self.processes[n].leases_of.remove(&nonce);
+                assert!(lease_of.is_some(), "{nonce} is ended twice");
             }
             WorkerOutput::ReleaseClaim { task, token, claim } => {
                 self.soon(
@@ -267,8 +267,8 @@ impl WorkerWorld {
             WorkerOutput::WriteState(save) => {
                 self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::WriteState(save))), n);
             }
-            WorkerOutput::AckCommand(answer) => {
-                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::AckCommand(answer))), n);
+            WorkerOutput::AckCommand(reply_to) => {
+                self.soon(WorldItem::Arrive(n, WireRequest::Write(NodeWrite::AckCommand(reply_to))), n);
             }
             WorkerOutput::Retain(ask) => {
                 self.processes[n].retained.push(ask.step.clone());
@@ -304,8 +304,8 @@ impl WorkerWorld {
     pub(super) fn soon(&mut self, item: WorldItem, n: usize) {
         let delay = match self.is_stormy {
             false => 1,
-            true if self.dice.one_in(20) => self.dice.below(3_000),
-            true => self.dice.below(60),
+            true if self.rng.one_in(20) => self.rng.below(3_000),
+            true => self.rng.below(60),
         };
         self.later(item, n, Duration::from_millis(delay));
     }
@@ -316,13 +316,13 @@ impl WorkerWorld {
         self.queue.insert((self.now + delay, self.counter), (life, item));
     }
 
-    /// Whoever watches what was changed will read it.
+    /// Every feed that watches the changed key will read it.
     pub(super) fn announce_reads(&mut self) {
         while let Some(watch) = self.store.poll_woken() {
             if let Some(&(n, feed)) = self.watches.get(&watch)
                 && self.processes[n].polls.insert(feed)
             {
-                match self.news_take {
+                match self.events_take {
                     Some(span) => self.later(WorldItem::Poll(n, feed), n, span),
                     None => self.soon(WorldItem::Poll(n, feed), n),
                 }
@@ -355,7 +355,7 @@ impl WorkerWorld {
                     self.happen(life, item);
                 }
             } else if let Some((_, n)) = wake.filter(|(at, _)| *at <= self.now) {
-                self.tell(n, WorkerInput::Time);
+                self.deliver(n, WorkerInput::Time);
             }
             self.announce_reads();
             self.check();
@@ -380,7 +380,7 @@ impl WorkerWorld {
                     let _ = self.store.apply(&txn, self.now);
                 }
             }
-            WorldItem::Tell(n, event) if is_alive(self, n) => self.tell(n, event),
+            WorldItem::Tell(n, event) if is_alive(self, n) => self.deliver(n, event),
             WorldItem::Poll(n, feed) if is_alive(self, n) => self.poll(n, feed),
             WorldItem::Renew(n) if is_alive(self, n) => self.renew(n),
             WorldItem::Join(n) if is_alive(self, n) => self.join(n),

@@ -56,7 +56,7 @@ fn any_order(rest: &[Operation], value: Option<&String>) -> bool {
         return true;
     }
     let soonest = rest.iter().map(|one| one.answered).min().unwrap_or(Stamp::MAX);
-    // Only what was asked before every open answer can be next.
+    // Only an operation that began before every open one ended can be next.
     (0..rest.len()).filter(|index| rest[*index].asked < soonest).any(|index| {
         let next = &rest[index];
         let others: Vec<Operation> = [&rest[..index], &rest[index + 1..]].concat();

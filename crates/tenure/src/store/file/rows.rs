@@ -67,7 +67,7 @@ impl Meta {
     pub(super) fn check(&self, store_id: &[u8; 16], seen: Revision) -> Result<(), StoreError> {
         if self.format != FORMAT {
             let found = self.format;
-            return Err(StoreError::Replaced(StoreReplaced::FormatChanged { found, ours: FORMAT }));
+            return Err(StoreError::Replaced(StoreReplaced::FormatChanged { found, supported: FORMAT }));
         }
         if self.store_id != *store_id {
             let [expected, found] = [store_id, &self.store_id].map(show_id);

@@ -118,7 +118,7 @@ pub(super) fn is_store(connection: &Connection) -> Result<bool, StoreError> {
     match found {
         0 => Err(StoreError::Unusable(UnusableStore::NotAStore("a store without a format".into()))),
         FORMAT => Ok(true),
-        _ => Err(StoreError::Unusable(UnusableStore::NewerFormat { found, ours: FORMAT })),
+        _ => Err(StoreError::Unusable(UnusableStore::NewerFormat { found, supported: FORMAT })),
     }
 }
 

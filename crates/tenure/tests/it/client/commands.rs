@@ -1,16 +1,16 @@
-//! Commands to tasks and to nodes: sent, replaced, handled, expired, and always told.
+//! Commands to tasks and to nodes: sent, replaced, handled, expired. The sender always receives an outcome or an error.
 
 use std::time::Duration;
 
-use tenure::client::{CommandError, NodeCommandError, WaitCommandError};
 use tenure::store::{Condition, Op, Store, Txn};
+use tenure::task::CommandError;
 use tenure_core::command::{AfterDrain, BalanceMode, NodeCommand};
 use tenure_core::id::CommandId;
 use tenure_core::layout::Key;
 use tenure_core::record::{CommandOutcome, CommandRecord, Record, ResultRecord, Timestamp};
 use tenure_core::task::{TaskMessage, TaskState};
 
-use super::{Actor, client, id, layout, new, node, soon};
+use super::{Actor, client, id, layout, named, new, node, soon};
 use crate::membership::on_every_engine;
 
 /// How long after it was sent a command expires.
@@ -47,7 +47,7 @@ impl Actor {
         page.pairs.into_iter().map(read).collect()
     }
 
-    async fn answer(&self, order: &CommandId) {
+    async fn reply(&self, order: &CommandId) {
         let key = layout().encode(&Key::NodeCommand(self.name.clone(), order.clone()));
         let result = ResultRecord::new(self.name.clone(), CommandOutcome::Refused, Timestamp(9)).why("busy");
         let result_key = layout().encode(&Key::CommandResult(order.clone()));
@@ -58,55 +58,61 @@ impl Actor {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_sender_is_told_who_has_handled_it_and_how_long_it_took() {
+async fn command_reply_names_node_and_duration() {
     on_every_engine(|store| async move {
-        let client = client(&store).named(node("alice"));
+        let client = named(&store, "alice").await;
         let actor = Actor::join(&store, "web-1").await;
         client.submit(new("t1")).await.unwrap();
         let leases = store.leases().await.unwrap().len();
-        let sent = client.command(&id("t1"), TaskMessage::Pause).await.unwrap();
+        let sent = client.task(id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
         assert_eq!(store.leases().await.unwrap().len(), leases, "a command has no lease");
         assert_eq!(sent.replaced, None);
         let waiting = {
             let sent = sent.clone();
-            tokio::spawn(async move { sent.wait(Duration::from_secs(20)).await })
+            tokio::spawn(async move { sent.reply().timeout(Duration::from_secs(20)).await })
         };
         let record = actor.obey("t1").await;
         assert_eq!((record.by.as_str(), record.command.as_str()), ("alice", "pause"));
         let handled = soon(waiting).await.unwrap().unwrap();
         assert_eq!((&handled.by, handled.outcome), (&node("web-1"), CommandOutcome::Done));
         assert_eq!((handled.from, handled.to), (Some(TaskState::Runnable), Some(TaskState::Paused)));
-        let said = handled.to_string();
-        assert!(said.starts_with("handled by web-1 in ") && said.ends_with(" ms"), "{said}");
-        // Asked again, it says the same.
-        assert_eq!(soon(sent.wait(Duration::from_secs(20))).await.unwrap().by, node("web-1"));
+        let text = handled.to_string();
+        assert!(text.starts_with("handled by web-1 in ") && text.ends_with(" ms"), "{text}");
+        // A second read returns the same reply.
+        assert_eq!(
+            soon(sent.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap().by,
+            node("web-1")
+        );
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_is_replaced_is_told_to_both_senders() {
+async fn replaced_command_is_reported_to_both_senders() {
     on_every_engine(|store| async move {
-        let (alice, bob) = (client(&store).named(node("alice")), client(&store).named(node("bob")));
+        let (alice, bob) = (named(&store, "alice").await, named(&store, "bob").await);
         let actor = Actor::join(&store, "web-1").await;
         alice.submit(new("t1")).await.unwrap();
-        let pause = alice.command(&id("t1"), TaskMessage::Pause).await.unwrap();
-        let kill = bob.command(&id("t1"), TaskMessage::Kill { reason: None }).await.unwrap();
+        let pause = alice.task(id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
+        let kill = bob.task(id("t1")).command(TaskMessage::Kill { reason: None }).no_reply().await.unwrap();
         let replaced = kill.replaced.clone().unwrap();
         assert_eq!(replaced.id.as_ref(), Some(pause.id()));
         assert_eq!((replaced.command.as_deref(), replaced.by.as_str()), (Some("pause"), "alice"));
-        let told = soon(pause.wait(Duration::from_secs(20))).await.unwrap();
-        assert_eq!((told.outcome, told.by.as_str()), (CommandOutcome::Replaced, "bob"));
-        assert!(told.to_string().starts_with("replaced by bob in "));
+        let reply = soon(pause.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap();
+        assert_eq!((reply.outcome, reply.by.as_str()), (CommandOutcome::Replaced, "bob"));
+        assert!(reply.to_string().starts_with("replaced by bob in "));
         assert_eq!(actor.obey("t1").await.command, "kill", "the last one sent wins");
-        assert_eq!(soon(kill.wait(Duration::from_secs(20))).await.unwrap().outcome, CommandOutcome::Done);
+        assert_eq!(
+            soon(kill.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap().outcome,
+            CommandOutcome::Done
+        );
     })
     .await;
 }
 
-/// Whatever the order in which they come, one is handled and every other sender is told.
+/// In whatever order the commands arrive, the node handles one, and every other sender receives `Replaced`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
+async fn concurrent_commands_report_all_but_one_replaced() {
     on_every_engine(|store| async move {
         let client = client(&store);
         let actor = Actor::join(&store, "web-1").await;
@@ -114,9 +120,9 @@ async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
         let sent = futures_util::future::join_all((0..10).map(|_| {
             let client = client.clone();
             tokio::spawn(async move {
-                // Whoever loses against so many others at once is told so, and sends again.
+                // A sender that loses too many conflicts receives a retryable error and sends again.
                 loop {
-                    match client.command(&id("t1"), TaskMessage::Pause).await {
+                    match client.task(id("t1")).command(TaskMessage::Pause).no_reply().await {
                         Ok(sent) => return sent,
                         Err(CommandError::Store(error)) if error.is_retryable() => {}
                         Err(error) => panic!("{error:?}"),
@@ -128,7 +134,9 @@ async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
         actor.obey("t1").await;
         let mut outcomes = Vec::new();
         for one in sent {
-            outcomes.push(soon(one.wait(Duration::from_secs(20))).await.unwrap().outcome);
+            outcomes.push(
+                soon(one.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap().outcome,
+            );
         }
         outcomes.sort_unstable();
         assert_eq!(outcomes[0], CommandOutcome::Done);
@@ -138,88 +146,93 @@ async fn of_ten_commands_sent_at_once_nine_are_told_that_they_were_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_to_nobody_is_refused_and_leaves_nothing() {
+async fn command_without_target_is_refused_and_stores_nothing() {
     on_every_engine(|store| async move {
         let client = client(&store);
-        assert!(matches!(client.command(&id("t1"), TaskMessage::Pause).await, Err(CommandError::NotFound)));
         assert!(matches!(
-            client.command_node(&node("web-1"), NodeCommand::Freeze).await,
-            Err(NodeCommandError::NotFound)
+            client.task(id("t1")).command(TaskMessage::Pause).no_reply().await,
+            Err(CommandError::NotFound)
+        ));
+        assert!(matches!(
+            client.node(node("web-1")).command(NodeCommand::Freeze).no_reply().await,
+            Err(CommandError::NotFound)
         ));
         super::is_bare(&store).await;
         assert_eq!(store.leases().await.unwrap().len(), 0);
         let actor = Actor::join(&store, "n").await;
         client.submit(new("t1")).await.unwrap();
-        actor.say("t1", TaskMessage::Complete).await;
-        let ended = |sent| matches!(sent, Err(CommandError::Ended(TaskState::Completed)));
-        assert!(ended(client.command(&id("t1"), TaskMessage::Pause).await));
-        client.submit(new("t1")).await.unwrap();
-        assert!(
-            ended(client.command(&id("t1"), TaskMessage::Pause).await),
-            "submitted again it has still ended"
-        );
+        actor.apply("t1", TaskMessage::Complete).await;
+        let ended = |sent| matches!(sent, Err(CommandError::Finished { state: TaskState::Completed }));
+        assert!(ended(client.task(id("t1")).command(TaskMessage::Pause).no_reply().await));
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_task_cannot_be_sent_to_sleep_in_the_past() {
+async fn sleep_command_with_past_time_is_refused() {
     let client = client(&Store::memory());
     client.submit(new("t1")).await.unwrap();
-    let past = client.command(&id("t1"), TaskMessage::Sleep { until: Timestamp(5) }).await;
-    assert!(matches!(past, Err(CommandError::Past(Timestamp(5)))));
+    let past = client.task(id("t1")).command(TaskMessage::Sleep { until: Timestamp(5) }).no_reply().await;
+    assert!(matches!(past, Err(CommandError::InvalidTime { until: Timestamp(5) })));
     let later = TaskMessage::Sleep { until: Timestamp(u64::MAX) };
-    assert!(client.command(&id("t1"), later).await.is_ok());
+    assert!(client.task(id("t1")).command(later).no_reply().await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_nobody_handles_is_told_as_that() {
+async fn unhandled_command_reports_timeout_deletion_or_expiry() {
     on_every_engine(|store| async move {
         let client = client(&store);
         client.submit(new("t1")).await.unwrap();
-        let sent = client.command(&id("t1"), TaskMessage::Pause).await.unwrap();
-        let late = sent.wait(Duration::from_millis(50)).await;
-        assert!(matches!(late, Err(WaitCommandError::Deadline(_))));
-        // It has no lease, and says itself when it expires.
+        let sent = client.task(id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
+        let late = sent.reply().timeout(Duration::from_millis(50)).await;
+        assert!(matches!(late, Err(CommandError::Timeout { .. })));
+        // The command has no lease; its record contains the time at which it expires.
         let key = layout().encode(&Key::TaskCommand(id("t1")));
         let pair = store.get_key(key.clone()).await.unwrap().unwrap();
         let record = CommandRecord::decode(&pair.value).unwrap();
         assert_eq!((pair.lease, record.expires_at), (None, Some(Timestamp(record.sent_at.0 + WEEK_MS))));
         // An operator deletes it.
         store.delete(tenure::store::Selection::key(key)).await.unwrap();
-        assert!(matches!(soon(sent.wait(Duration::from_secs(20))).await, Err(WaitCommandError::Gone)));
+        assert!(matches!(
+            soon(sent.reply().timeout(Duration::from_secs(20)).into_future()).await,
+            Err(CommandError::Deleted)
+        ));
         // The task is gone.
-        let sent = client.command(&id("t1"), TaskMessage::Pause).await.unwrap();
-        client.delete(&id("t1")).await.unwrap();
-        let told = soon(sent.wait(Duration::from_secs(20))).await.unwrap();
+        let sent = client.task(id("t1")).command(TaskMessage::Pause).no_reply().await.unwrap();
+        client.task(id("t1")).delete().await.unwrap();
+        let reply = soon(sent.reply().timeout(Duration::from_secs(20)).into_future()).await.unwrap();
         assert_eq!(
-            (told.outcome, told.why.as_deref()),
+            (reply.outcome, reply.reason.as_deref()),
             (CommandOutcome::Expired, Some("the task was deleted"))
         );
     })
     .await;
 }
 
-/// A kill that nobody has handled was meant for the task of that time, not for one that is submitted a day later.
+/// An unhandled kill applies to the task of that time, not to a task that is submitted under the same id a day later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_to_an_earlier_life_does_not_reach_the_next() {
+async fn command_does_not_reach_next_incarnation() {
     on_every_engine(|store| async move {
         let client = client(&store);
         client.submit(new("t1")).await.unwrap();
-        let sent = client.command(&id("t1"), TaskMessage::Kill { reason: None }).await.unwrap();
+        let sent =
+            client.task(id("t1")).command(TaskMessage::Kill { reason: None }).no_reply().await.unwrap();
         // As a foreign program deletes tasks.
         let key = layout().encode(&Key::Task(id("t1")));
         store.delete(tenure::store::Selection::key(key)).await.unwrap();
         client.submit(new("t1")).await.unwrap();
         let command = store.get_key(layout().encode(&Key::TaskCommand(id("t1")))).await.unwrap();
         assert_eq!(command, None);
-        assert!(matches!(soon(sent.wait(Duration::from_secs(20))).await, Err(WaitCommandError::Gone)));
+        assert!(matches!(
+            soon(sent.reply().timeout(Duration::from_secs(20)).into_future()).await,
+            Err(CommandError::Deleted)
+        ));
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_to_a_node_wait_in_the_order_in_which_they_were_sent() {
+async fn node_commands_wait_in_send_order() {
     on_every_engine(|store| async move {
         let client = client(&store);
         let actor = Actor::join(&store, "web-1").await;
@@ -236,9 +249,9 @@ async fn commands_to_a_node_wait_in_the_order_in_which_they_were_sent() {
         };
         let mut sent = Vec::new();
         for command in commands() {
-            sent.push(client.command_node(&node("web-1"), command).await.unwrap());
+            sent.push(client.node(node("web-1")).command(command).no_reply().await.unwrap());
         }
-        client.command_node(&node("web-10"), NodeCommand::Freeze).await.unwrap();
+        client.node(node("web-10")).command(NodeCommand::Freeze).no_reply().await.unwrap();
         let orders = actor.orders().await;
         assert_eq!(
             orders.iter().map(|(_, order)| order.clone()).collect::<Vec<_>>(),
@@ -246,24 +259,24 @@ async fn commands_to_a_node_wait_in_the_order_in_which_they_were_sent() {
         );
         let first = sent.remove(0);
         assert_eq!(first.id(), &orders[0].0);
-        let waiting = tokio::spawn(async move { first.wait(Duration::from_secs(20)).await });
-        actor.answer(&orders[0].0).await;
+        let waiting = tokio::spawn(async move { first.reply().timeout(Duration::from_secs(20)).await });
+        actor.reply(&orders[0].0).await;
         let handled = soon(waiting).await.unwrap().unwrap();
-        assert_eq!((handled.outcome, handled.why.as_deref()), (CommandOutcome::Refused, Some("busy")));
-        let late = sent[0].wait(Duration::from_millis(20)).await;
-        assert!(matches!(late, Err(WaitCommandError::Deadline(_))));
+        assert_eq!((handled.outcome, handled.reason.as_deref()), (CommandOutcome::Refused, Some("busy")));
+        let late = sent[0].reply().timeout(Duration::from_millis(20)).await;
+        assert!(matches!(late, Err(CommandError::Timeout { .. })));
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_handle_its_commands_gets_no_more() {
+async fn node_command_beyond_128_waiting_is_refused() {
     let store = Store::memory();
     let client = client(&store);
     Actor::join(&store, "web-1").await;
     for _ in 0..128 {
-        client.command_node(&node("web-1"), NodeCommand::Freeze).await.unwrap();
+        client.node(node("web-1")).command(NodeCommand::Freeze).no_reply().await.unwrap();
     }
-    let full = client.command_node(&node("web-1"), NodeCommand::Freeze).await;
-    assert!(matches!(full, Err(NodeCommandError::Full(128))));
+    let full = client.node(node("web-1")).command(NodeCommand::Freeze).no_reply().await;
+    assert!(matches!(full, Err(CommandError::Full { waiting: 128 })));
 }

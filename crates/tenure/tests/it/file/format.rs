@@ -71,7 +71,7 @@ async fn newer_format_error_names_both_versions() {
     drop(connection);
     let error = options().open(home.path()).await.unwrap_err();
     assert!(
-        matches!(error, StoreError::Unusable(UnusableStore::NewerFormat { found: 7, ours: 1 })),
+        matches!(error, StoreError::Unusable(UnusableStore::NewerFormat { found: 7, supported: 1 })),
         "{error}"
     );
     assert!(error.to_string().contains('7') && error.to_string().contains('1'), "{error}");
@@ -90,7 +90,7 @@ async fn migration_stops_writers_of_old_format() {
     for _ in 0..2 {
         let error = store.put("/a", "2").await.unwrap_err();
         assert!(
-            matches!(error, StoreError::Replaced(StoreReplaced::FormatChanged { found: 2, ours: 1 })),
+            matches!(error, StoreError::Replaced(StoreReplaced::FormatChanged { found: 2, supported: 1 })),
             "{error}"
         );
     }

@@ -1,7 +1,8 @@
 //! The end of a connection: the order in which things end, and what is reported of the rest.
 
 use super::*;
-use tenure::{CloseError, LeadError, LossReason, ReleaseError};
+use tenure::worker::WorkerEnd;
+use tenure::{CloseError, LeadError, LossReason, NewTask, Outcome, ReleaseError, Task, TaskError};
 
 #[tokio::test]
 async fn close_names_live_guard_and_keeps_lease() {
@@ -120,4 +121,33 @@ async fn close_waits_no_longer_than_its_timeout() {
     let _running = tenure.election("a").campaign().await.unwrap();
     let closed = tenure.close().timeout(Duration::ZERO).await;
     assert!(matches!(closed, Err(CloseError::StillHeld { .. })), "{closed:?}");
+}
+
+/// The tasks stay in the store and are free for others at once, with the checkpoint that the handler stored when it was stopped.
+#[tokio::test]
+async fn workers_release_their_tasks_before_the_session_closes() {
+    let store = Store::memory();
+    let tenure = Tenure::connect(store.clone()).await.unwrap();
+    let (began, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
+    let handler = move |task: Task<()>| {
+        let began = began.clone();
+        async move {
+            began.send(()).unwrap();
+            task.stopped().await;
+            task.save_checkpoint(&7).await?;
+            Ok::<_, TaskError>(Outcome::Release)
+        }
+    };
+    let worker = tenure.worker("w").handle("job", handler).start().await.unwrap();
+    tenure.submit(NewTask::new("job").id("t")).await.unwrap();
+    has_begun.recv().await.unwrap();
+    tenure.close().await.unwrap();
+    assert!(matches!(worker.finished().await, WorkerEnd::Left { running } if running.is_empty()));
+    assert!(store.leases().await.unwrap().is_empty());
+    let other = Tenure::connect(store.clone()).await.unwrap();
+    let details = other.task("t").details().await.unwrap().unwrap();
+    assert!(details.owner().is_none(), "{details:?}");
+    let stored = details.summary.state_record.unwrap();
+    assert_eq!(stored.checkpoint.as_ref().map(|checkpoint| checkpoint.bytes().as_ref()), Some(&b"7"[..]));
+    other.close().await.unwrap();
 }

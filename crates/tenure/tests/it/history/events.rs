@@ -92,7 +92,7 @@ mod claims {
 }
 
 #[tokio::test]
-async fn compacted_history_is_an_event_unless_read_from_the_beginning() {
+async fn compacted_history_is_reported_unless_read_from_start() {
     let store = Store::memory();
     let locks = locks(&store);
     let guard = locks.lock("a").await.unwrap();
@@ -149,7 +149,7 @@ impl Twist for ShortWatches {
 }
 
 #[tokio::test]
-async fn event_comes_once_however_often_the_watch_is_lost() {
+async fn event_is_read_once_despite_lost_watches() {
     let memory = MemoryEngine::new();
     let store = Store::new(memory.clone());
     let locks = locks(&store);

@@ -144,7 +144,7 @@ impl Twist for Busy {
 }
 
 #[tokio::test]
-async fn pages_are_of_one_revision_and_a_compaction_begins_anew() {
+async fn snapshot_pages_share_revision_and_restart_after_compaction() {
     for compacts in [false, true] {
         let memory = MemoryEngine::new();
         let ops = (0..2_500).map(|n| Op::put(format!("/t/tasks/task-{n:04}"), "{}"));

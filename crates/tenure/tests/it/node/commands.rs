@@ -1,7 +1,7 @@
 //! Commands to tasks and to nodes: obeyed, answered, never lost, and harmless when they make no sense.
 
 use futures_util::future::join_all;
-use tenure::client::{Client, NewTask};
+use tenure::NewTask;
 use tenure::clock::wall_time;
 use tenure::store::LeaseId;
 use tenure::testing::World;
@@ -11,43 +11,44 @@ use tenure_core::record::{CommandOutcome, CommandRecord, ResultRecord, Timestamp
 use tenure_core::task::TaskMessage;
 
 use super::*;
+use crate::client::tenure_on;
 use futures_util::FutureExt;
 
-fn client(shop: &Shop) -> Client {
-    Client::new(shop.store.clone(), &shop.namespace)
+fn client(shop: &Shop) -> Tenure {
+    tenure_on(&shop.store, &shop.namespace)
 }
 
 fn kill() -> TaskMessage {
     TaskMessage::Kill { reason: None }
 }
 
-/// Each pair is sent at another moment of its task's life: before anybody owns it, while its handler begins, and while it runs.
+/// Each pair is sent at another moment of its task's life: before a worker owns it, while its handler starts, and while it runs. Both senders receive a reply.
 #[tokio::test]
-async fn of_pause_and_kill_sent_together_the_kill_wins_and_both_senders_are_told() {
+async fn kill_sent_after_pause_wins() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let worker = shop.join("a").await;
         let client = client(&shop);
         let ids: Vec<String> = (0..200).map(|n| format!("t{n}")).collect();
-        let tasks = ids.iter().map(|id| NewTask::new(task(id))).collect();
-        for submitted in client.submit_many(tasks).await {
+        let tasks = ids.iter().map(|id| NewTask::new("").id(id));
+        for submitted in client.submit_all(tasks).await {
             submitted.unwrap();
         }
         let pairs = ids.iter().enumerate().map(|(n, id)| {
             let (client, id) = (client.clone(), task(id));
             async move {
                 tokio::time::sleep(Duration::from_millis(n as u64 % 40)).await;
-                let pause = client.command(&id, TaskMessage::Pause).await.unwrap();
-                let killing = client.command(&id, kill()).await.unwrap();
-                let paused = pause.wait(PATIENCE).await.unwrap().outcome;
+                let pause = client.task(&id).command(TaskMessage::Pause).no_reply().await.unwrap();
+                let killing = client.task(&id).command(kill()).no_reply().await.unwrap();
+                let paused = pause.reply().timeout(PATIENCE).await.unwrap().outcome;
                 assert!(matches!(paused, CommandOutcome::Done | CommandOutcome::Replaced), "{paused:?}");
-                assert_eq!(killing.wait(PATIENCE).await.unwrap().to, Some(TaskState::Killed));
+                assert_eq!(killing.reply().timeout(PATIENCE).await.unwrap().to, Some(TaskState::Killed));
                 paused
             }
         });
         let pauses = join_all(pairs).await;
         let replaced = pauses.iter().filter(|outcome| **outcome == CommandOutcome::Replaced).count();
-        eprintln!("200 killed; {replaced} pauses were replaced before anybody had read them");
+        eprintln!("200 killed; {replaced} pauses were replaced before a worker read them");
         for id in &ids {
             until("it is killed", async || shop.state(id).await.state == TaskStatus::Killed).await;
         }
@@ -60,16 +61,27 @@ async fn of_pause_and_kill_sent_together_the_kill_wins_and_both_senders_are_told
     .await;
 }
 
+/// A client pauses, resumes and kills a task. The replies contain the worker and the new state.
 #[tokio::test]
-async fn a_task_is_paused_resumed_released_and_tells_who_did_it() {
+async fn task_commands_reply_with_worker_and_state() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let worker = shop.join("a").await;
         let client = client(&shop);
-        client.submit(NewTask::new(task("t"))).await.unwrap();
+        client.submit(NewTask::new("").id("t")).await.unwrap();
         until("it runs", async || shop.ledger.running().len() == 1).await;
-        let say =
-            async |message| client.command(&task("t"), message).await.unwrap().wait(PATIENCE).await.unwrap();
+        let say = async |message| {
+            client
+                .task(task("t"))
+                .command(message)
+                .no_reply()
+                .await
+                .unwrap()
+                .reply()
+                .timeout(PATIENCE)
+                .await
+                .unwrap()
+        };
         let paused = say(TaskMessage::Pause).await;
         assert_eq!((paused.by.as_str(), paused.to), ("a", Some(TaskState::Paused)));
         assert_eq!((shop.ledger.running().len(), shop.state("t").await.state), (0, TaskStatus::Paused));
@@ -85,17 +97,23 @@ async fn a_task_is_paused_resumed_released_and_tells_who_did_it() {
     .await;
 }
 
+/// The next owner wakes the task at the wall-clock time that the command has set.
 #[tokio::test]
-async fn a_sleeping_task_moves_and_wakes_at_the_same_time_of_the_wall() {
+async fn sleeping_task_wakes_on_time_after_move() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let a = shop.join("a").await;
         let client = client(&shop);
-        client.submit(NewTask::new(task("t"))).await.unwrap();
+        client.submit(NewTask::new("").id("t")).await.unwrap();
         until("it runs", async || shop.ledger.running().len() == 1).await;
         let until_when = Timestamp(wall_time().0 + 3_000);
-        let sleep = client.command(&task("t"), TaskMessage::Sleep { until: until_when }).await.unwrap();
-        assert_eq!(sleep.wait(PATIENCE).await.unwrap().to, Some(TaskState::Sleeping));
+        let sleep = client
+            .task(task("t"))
+            .command(TaskMessage::Sleep { until: until_when })
+            .no_reply()
+            .await
+            .unwrap();
+        assert_eq!(sleep.reply().timeout(PATIENCE).await.unwrap().to, Some(TaskState::Sleeping));
         a.end().await;
         let b = shop.join("b").await;
         until("b has it", async || shop.owner("t").await.is_some_and(|(node, _)| node == "b")).await;
@@ -108,20 +126,30 @@ async fn a_sleeping_task_moves_and_wakes_at_the_same_time_of_the_wall() {
 }
 
 #[tokio::test]
-async fn a_frozen_node_takes_nothing_also_after_a_restart() {
+async fn frozen_node_claims_nothing_after_restart() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let client = client(&shop);
         let id = NodeId::parse("a").unwrap();
         let a = shop.join("a").await;
         let order = async |command| {
-            client.command_node(&id, command).await.unwrap().wait(PATIENCE).await.unwrap().outcome
+            client
+                .node(&id)
+                .command(command)
+                .no_reply()
+                .await
+                .unwrap()
+                .reply()
+                .timeout(PATIENCE)
+                .await
+                .unwrap()
+                .outcome
         };
         assert_eq!(order(NodeCommand::Freeze).await, CommandOutcome::Done);
         a.end().await;
         shop.submit("t").await;
         let a = shop.join("a").await;
-        // Whoever is frozen still works through its commands, so it has seen the task by then.
+        // A frozen node still handles its commands, so it has read the task by then.
         assert!(matches!(order(NodeCommand::ReleaseTask(task("t"))).await, CommandOutcome::Refused));
         assert_eq!((shop.owner("t").await, shop.ledger.runs().len()), (None, 0));
         assert_eq!(order(NodeCommand::Unfreeze).await, CommandOutcome::Done);
@@ -142,9 +170,13 @@ async fn a_drained_node_gives_everything_away_and_leaves() {
         let a = shop.join("a").await;
         until("all run", async || shop.ledger.running().len() == 10).await;
         let b = shop.join("b").await;
-        let drain =
-            client.command_node(a.node.id(), NodeCommand::Drain(AfterDrain::TakeTasks)).await.unwrap();
-        assert_eq!(drain.wait(PATIENCE).await.unwrap().outcome, CommandOutcome::Done);
+        let drain = client
+            .node(a.node.id())
+            .command(NodeCommand::Drain(AfterDrain::TakeTasks))
+            .no_reply()
+            .await
+            .unwrap();
+        assert_eq!(drain.reply().timeout(PATIENCE).await.unwrap().outcome, CommandOutcome::Done);
         assert!(matches!(a.node.finished().await, WorkerEnd::Left { running } if running.is_empty()));
         a.session.close().await.unwrap();
         until("b has all", async || shop.shares().await.get("b") == Some(&10)).await;
@@ -155,7 +187,7 @@ async fn a_drained_node_gives_everything_away_and_leaves() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_ends_nothing_and_is_told() {
+async fn malformed_records_are_reported_and_end_nothing() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         shop.store.put(shop.key(&Key::TaskState(task("state"))), "{\"state\":17").await.unwrap();
@@ -195,19 +227,19 @@ async fn what_cannot_be_read_ends_nothing_and_is_told() {
 
 /// A sender may be killed as soon as it has sent. What it left behind used to be an empty lease for a week.
 #[tokio::test]
-async fn command_whose_sender_is_gone_leaves_only_its_result() {
+async fn abandoned_command_leaves_only_its_result() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let worker = shop.join("a").await;
         let client = client(&shop);
         for id in ["paused", "killed", "refused"] {
-            client.submit(NewTask::new(task(id))).await.unwrap();
+            client.submit(NewTask::new("").id(id)).await.unwrap();
         }
         until("all run", async || shop.ledger.running().len() == 3).await;
         let before = shop.store.leases().await.unwrap().len();
         let checkpoint = TaskMessage::Checkpoint { blob: None };
         for (id, message) in [("paused", TaskMessage::Pause), ("killed", kill()), ("refused", checkpoint)] {
-            drop(client.command(&task(id), message).await.unwrap());
+            drop(client.task(task(id)).command(message).no_reply().await.unwrap());
         }
         let commands = shop.layout.task_commands();
         until("all are handled", async || shop.store.list(commands.clone()).await.unwrap().pairs.is_empty())
@@ -230,9 +262,10 @@ async fn command_whose_sender_is_gone_leaves_only_its_result() {
 async fn expired_command_is_swept_by_worker() {
     let world = World::new();
     let shop = Shop::new(world.process("worker").store());
-    let client = client(&shop).clock(world.process("worker").clock());
-    client.submit(NewTask::new(task("t")).kind("other")).await.unwrap();
-    let sent = client.command(&task("t"), TaskMessage::Pause).await.unwrap();
+    let session = Session::options().clock(world.process("worker").clock()).open(shop.store.clone()).unwrap();
+    let client = shop.tenure(&session);
+    client.submit(NewTask::new("other").id("t")).await.unwrap();
+    let sent = client.task(task("t")).command(TaskMessage::Pause).no_reply().await.unwrap();
     let key = shop.key(&Key::TaskCommand(task("t")));
     let pair = shop.store.get_key(key.clone()).await.unwrap().unwrap();
     let mut record = CommandRecord::decode(&pair.value).unwrap();
@@ -241,27 +274,26 @@ async fn expired_command_is_swept_by_worker() {
     shop.store.put(key.clone(), record.encode()).await.unwrap();
     world.advance(Duration::from_secs(600)).await;
     assert!(shop.store.get_key(key.clone()).await.unwrap().is_some(), "no worker lives");
-    let session = Session::options().clock(world.process("worker").clock()).open(shop.store.clone()).unwrap();
     let complete = |_: Task| async { Ok::<_, TaskError>(()) };
     let node = shop.tenure(&session).worker("a").handle("mail", complete).start().await.unwrap();
     world.advance(Duration::from_secs(61)).await;
     assert_eq!(shop.store.get_key(key).await.unwrap(), None);
-    let handled = sent.wait(Duration::from_secs(5)).await.unwrap();
+    let handled = sent.reply().timeout(Duration::from_secs(5)).await.unwrap();
     assert_eq!((handled.outcome, handled.by.as_str()), (CommandOutcome::Expired, "a"));
     node.shutdown().timeout(PATIENCE).await.unwrap();
     session.close().await.unwrap();
 }
 
-/// People and other programs put commands too, under leases of which we know nothing.
+/// Operators and other programs also put commands, under leases unknown to the worker.
 #[tokio::test]
-async fn a_command_under_a_lease_of_somebody_else_takes_nothing_else_with_it() {
+async fn command_under_foreign_lease_keeps_other_keys() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         let worker = shop.join("a").await;
         shop.submit("t").await;
         until("it runs", async || shop.ledger.running().len() == 1).await;
         let lease = shop.store.grant(Duration::from_secs(3_600), None).await.unwrap().id;
-        let (command, theirs) = (shop.key(&Key::TaskCommand(task("t"))), "theirs".as_bytes());
+        let (command, theirs) = (shop.key(&Key::TaskCommand(task("t"))), "other".as_bytes());
         let other = LeaseId::new(lease.get() + 1).unwrap();
         // As version 0.1 marked commands that had a lease of their own.
         let pause = format!(r#"{{"command":"pause","own_lease":"{other}"}}"#);

@@ -1,4 +1,4 @@
-//! The store stops in the middle of a save: nothing is completed twice, deleted or duplicated, nobody ends, and somebody says what happened.
+//! The store pauses in the middle of a save: no task is completed twice, deleted or duplicated, no worker ends, and events report the losses.
 //!
 //! A panic in a handler, and commands, props and states that cannot be read, are in `node.rs` and `commands.rs`: those can happen on every engine.
 
@@ -16,7 +16,7 @@ use futures_util::FutureExt;
 /// How many tasks are saved at the same time: more than one request carries.
 const TASKS: usize = 80;
 
-/// A store that can be made to stand still: its server is stopped, or somebody else has the file's lock and does not give it back.
+/// A store that can be paused: its server is stopped, or another connection keeps the lock of the file.
 enum Place {
     Etcd(Box<Etcd>),
     File { folder: TempDir, other: Connection },
@@ -72,8 +72,8 @@ impl Scene {
     async fn on(mut place: Place) -> Scene {
         let shop = Shop::new(place.open().await);
         for n in 0..TASKS / 2 {
-            shop.submit_with(&format!("d{n}"), r#""done_when_told""#).await;
-            shop.submit_with(&format!("k{n}"), r#""keep_when_told""#).await;
+            shop.submit_with(&format!("d{n}"), r#""complete_on_signal""#).await;
+            shop.submit_with(&format!("k{n}"), r#""save_on_signal""#).await;
         }
         let worker = shop.join("a").await;
         until("all run", async || shop.ledger.running().len() == TASKS).await;
@@ -98,12 +98,12 @@ impl Scene {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_etcd_that_stops_for_a_second_in_the_middle_of_saves_only_takes_a_second_longer() {
+async fn short_store_pause_only_delays_saves_on_etcd() {
     stops_for_a_second(Place::etcd()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_is_locked_for_a_second_in_the_middle_of_saves_only_takes_a_second_longer() {
+async fn short_store_pause_only_delays_saves_on_file() {
     stops_for_a_second(Place::file()).await;
 }
 
@@ -113,7 +113,7 @@ async fn stops_for_a_second(place: Place) {
     scene.place.pause();
     scene.shop.ledger.say_the_word();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(scene.shop.ledger.kept().len(), 0, "nothing is kept while the store stands still");
+    assert_eq!(scene.shop.ledger.kept().len(), 0, "no checkpoint is saved while the store is paused");
     scene.place.resume();
     scene.check().await;
     until("all is kept", async || scene.shop.ledger.kept().len() == TASKS / 2).await;
@@ -136,16 +136,17 @@ async fn stops_for_a_second(place: Place) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_etcd_that_stops_past_the_leases_in_the_middle_of_saves_loses_and_doubles_nothing() {
+async fn long_store_pause_duplicates_no_task_on_etcd() {
     stops_past_the_leases(Place::etcd()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_is_locked_past_the_leases_in_the_middle_of_saves_loses_and_doubles_nothing() {
+async fn long_store_pause_duplicates_no_task_on_file() {
     stops_past_the_leases(Place::file()).await;
 }
 
-/// Requests that stood in the queue are carried out when the store goes on, or not, and nobody was told. By then the claims are over.
+/// The store may apply the pending requests when it resumes. The worker receives no reply to them, and by then its claims have lapsed.
+/// No task is lost, and no task runs twice at once.
 async fn stops_past_the_leases(place: Place) {
     let scene = Scene::on(place).await;
     let mut notices = scene.worker.node.events();
@@ -160,7 +161,7 @@ async fn stops_past_the_leases(place: Place) {
     while let Some(Some(notice)) = notices.next().now_or_never() {
         lost += usize::from(matches!(notice, WorkerEvent::Lost { why: LossReason::Lapsed, .. }));
     }
-    assert_eq!(lost, TASKS, "each is told");
+    assert_eq!(lost, TASKS, "each loss is reported");
     scene.place.resume();
     scene.check().await;
     scene.worker.end().await;

@@ -1,4 +1,4 @@
-//! A claim whose answer arrives when the session is lost: never run, given back, and told.
+//! A claim with a reply that arrives after the loss of its session: never run, released, and reported.
 
 use tenure::worker::WorkerEvent;
 use tenure_core::balance::WorkerLoads;
@@ -12,7 +12,7 @@ use crate::membership::connect;
 /// Nodes that do nothing. Each of them has a head start of a quarter of a second for what it ranks first for.
 const SILENT: [&str; 4] = ["s0", "s1", "s2", "s3"];
 
-/// A name for which everybody else comes before `a`, so that `a` claims it a second after it has seen it.
+/// A task id for which all peers rank before `a`, so that `a` claims it a second after it has read it.
 fn name_for_the_last() -> String {
     let node = |id: &str| NodeId::parse(id).unwrap();
     let mut crowd = WorkerLoads::new();
@@ -25,7 +25,7 @@ fn name_for_the_last() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_answered_after_the_session_was_lost_is_given_back_and_told() {
+async fn claim_acknowledged_after_session_loss_is_released() {
     let etcd = Etcd::start();
     let shop = Shop::new(connect(&etcd).await);
     for id in SILENT {
@@ -42,14 +42,14 @@ async fn a_claim_answered_after_the_session_was_lost_is_given_back_and_told() {
     let mut notices = worker.node.events();
     let name = name_for_the_last();
     shop.submit(&name).await;
-    // It has seen the task and waits for those who come before it.
+    // The worker has read the task and waits for the nodes that rank before it.
     until("it has seen the task", async || worker.node.stats().changes > 0).await;
     proxy.set(Mode::HoldAnswers);
     assert_eq!(worker.node.stats().claims_sent, 0, "a machine so busy that a second passes like nothing");
     until("the claim is in the store", async || shop.owner(&name).await.is_some()).await;
     let (_, token) = shop.owner(&name).await.unwrap();
     until("the session is lost", async || !worker.node.status().borrow().is_member).await;
-    assert_eq!(shop.ledger.runs().len(), 0, "nobody was told that it may run");
+    assert_eq!(shop.ledger.runs().len(), 0, "no handler runs before the claim is acknowledged");
     proxy.set(Mode::Pass);
     until("it runs under another claim", async || shop.ledger.running().len() == 1).await;
     assert!(shop.ledger.runs().iter().all(|run| run.token > token), "{:?} {token}", shop.ledger.runs());
@@ -61,7 +61,7 @@ async fn a_claim_answered_after_the_session_was_lost_is_given_back_and_told() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, given_back).await.expect("the claim that came late is told");
+    tokio::time::timeout(PATIENCE, given_back).await.expect("the release of the late claim is reported");
     assert!(shop.store.get_key(shop.key(&Key::Task(task(&name)))).await.unwrap().is_some());
     assert_eq!(shop.state(&name).await, StateRecord::default(), "nothing was written about it");
     worker.end().await;

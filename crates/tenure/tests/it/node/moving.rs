@@ -6,7 +6,7 @@ use super::*;
 use futures_util::FutureExt;
 
 #[tokio::test]
-async fn six_tasks_are_shared_with_a_second_node_and_none_bounces() {
+async fn joining_node_takes_share_without_bouncing() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         for n in 0..6 {
@@ -37,9 +37,9 @@ async fn six_tasks_are_shared_with_a_second_node_and_none_bounces() {
     .await;
 }
 
-/// It had given them to the other a moment ago, and for a minute nobody ran them.
+/// The first node had released these tasks to the second shortly before, and for a minute no node ran them.
 #[tokio::test]
-async fn what_was_given_to_a_node_that_leaves_comes_back_at_once() {
+async fn tasks_of_leaving_node_return_immediately() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         for n in 0..6 {
@@ -74,8 +74,9 @@ async fn checkpoints_arrive_at_the_next_owner() {
     .await;
 }
 
+/// The worker reports each claim under a manually revoked lease as lost.
 #[tokio::test]
-async fn a_lease_revoked_by_hand_stops_its_tasks_and_they_run_again_with_larger_tokens() {
+async fn revoked_lease_reruns_tasks_with_larger_tokens() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         for n in 0..5 {
@@ -124,7 +125,7 @@ async fn three_nodes_share_a_thousand_tasks_evenly() {
         let shares = shop.shares().await;
         let (least, most) = (shares.values().min().unwrap(), shares.values().max().unwrap());
         assert!(most - least <= 2, "{shares:?}");
-        assert_eq!(shop.ledger.runs().len(), 1_000, "nobody ran anything twice");
+        assert_eq!(shop.ledger.runs().len(), 1_000, "no task ran twice");
         for worker in workers {
             worker.end().await;
         }

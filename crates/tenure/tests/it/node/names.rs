@@ -1,16 +1,19 @@
 //! One task's end leaves others alone, and what has ended does not come back.
 
-use tenure::client::{Client, NewTask, Submitted};
+use tenure::NewTask;
+use tenure::task::SubmitError;
 use tenure_core::task::TaskMessage;
 
 use super::*;
+use crate::client::tenure_on;
 
-fn client(shop: &Shop) -> Client {
-    Client::new(shop.store.clone(), &shop.namespace)
+fn client(shop: &Shop) -> Tenure {
+    tenure_on(&shop.store, &shop.namespace)
 }
 
+/// A client deletes `t1`, then a handler completes a new `t1`. Other tasks with ids that begin with `t1` keep running.
 #[tokio::test]
-async fn the_end_of_t1_by_its_handler_or_by_hand_leaves_t10_and_t11_alone() {
+async fn ended_task_leaves_similar_ids_alone() {
     on_every_engine(async |store| {
         let shop = Shop::without_lapse(store);
         let client = client(&shop);
@@ -19,7 +22,7 @@ async fn the_end_of_t1_by_its_handler_or_by_hand_leaves_t10_and_t11_alone() {
             shop.submit(id).await;
         }
         until("all run", async || shop.ledger.running().len() == 4).await;
-        client.delete(&task("t1")).await.unwrap();
+        client.task(task("t1")).delete().await.unwrap();
         until("one has stopped", async || shop.ledger.running().len() == 3).await;
         // A new life of the same name, which its handler ends.
         shop.submit_with("t1", r#""done""#).await;
@@ -37,7 +40,7 @@ async fn the_end_of_t1_by_its_handler_or_by_hand_leaves_t10_and_t11_alone() {
 }
 
 #[tokio::test]
-async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
+async fn finished_id_runs_again_after_rerun() {
     on_every_engine(async |store| {
         let shop = Shop::without_lapse(store);
         let client = client(&shop);
@@ -45,16 +48,17 @@ async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
         // One that failed, and one that is done.
         for (id, ends) in [("failed", TaskState::Failed), ("done", TaskState::Completed)] {
             let does = if ends == TaskState::Failed { r#""fault""# } else { r#""done""# };
-            let new = || NewTask::new(task(id)).props_text(does).unwrap();
-            assert_eq!(client.submit(new()).await.unwrap(), Submitted::Accepted);
+            let new = || NewTask::new("").id(id).props_json(does);
+            client.submit(new()).await.unwrap();
             if ends == TaskState::Failed {
-                // It sleeps after its first fault; a second error out of a fault would end it, and a policy does after eight. By hand it is sooner.
+                // The task sleeps after its first fault. An error in state `Fault` would end it, and the policy does after eight errors; error commands take less time.
                 until("it sleeps", async || shop.state(id).await.state.kind() == TaskState::Sleeping).await;
                 fail(&shop, &client, id).await;
             }
             until("it has ended", async || shop.state(id).await.state.kind() == ends).await;
             let runs = shop.ledger.runs_of(id).len();
-            assert_eq!(client.submit(new()).await.unwrap(), Submitted::Ended(ends));
+            let refused = client.submit(new()).await;
+            assert!(matches!(refused, Err(SubmitError::Finished { state }) if state == ends), "{refused:?}");
             // What is submitted afterwards runs, so the node has seen this one too.
             shop.submit_with(&format!("after-{id}"), r#""done""#).await;
             until("the next is done", async || {
@@ -63,7 +67,7 @@ async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
             .await;
             assert_eq!(shop.ledger.runs_of(id).len(), runs, "{id} was not run");
             assert_eq!(shop.state(id).await.state.kind(), ends);
-            client.forget(&task(id)).await.unwrap();
+            client.submit(new().rerun()).await.unwrap();
             until("it runs", async || shop.ledger.runs_of(id).len() > runs).await;
         }
         worker.end().await;
@@ -73,19 +77,20 @@ async fn what_has_ended_is_accepted_again_and_not_run_until_it_is_forgotten() {
 }
 
 /// Errors until there are too many.
-async fn fail(shop: &Shop, client: &Client, id: &str) {
+async fn fail(shop: &Shop, client: &Tenure, id: &str) {
     for _ in 0..10 {
         if shop.state(id).await.state == TaskStatus::Failed {
             return;
         }
         let error = TaskMessage::Error { message: "and again".to_owned() };
-        let sent = client.command(&task(id), error).await.unwrap();
-        sent.wait(PATIENCE).await.unwrap();
+        let sent = client.task(task(id)).command(error).no_reply().await.unwrap();
+        sent.reply().timeout(PATIENCE).await.unwrap();
     }
 }
 
+/// Two tasks on three nodes do not move, and a node without tasks counts for the shares.
 #[tokio::test]
-async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_are_seen() {
+async fn balanced_tasks_stay_and_idle_nodes_count() {
     on_every_engine(async |store| {
         let shop = Shop::without_lapse(store);
         let soon = |options: WorkerBuilder| options.rebalance_every(Duration::from_millis(200));
@@ -97,7 +102,7 @@ async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_ar
         shop.submit("t1").await;
         shop.submit("t2").await;
         until("both run", async || shop.ledger.running().len() == 2).await;
-        // Everybody has looked several times by then whether to give something away.
+        // By then the balancer of each node has decided several times what to release.
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(shop.ledger.runs().len(), 2, "{:?}", shop.ledger.runs());
         let mut shares: Vec<usize> = shop.shares().await.into_values().collect();
@@ -108,12 +113,12 @@ async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_ar
             shop.submit(&format!("t{n}")).await;
         }
         until("all run", async || shop.ledger.running().len() == 6).await;
-        until("everybody has two", async || {
+        until("each node has two", async || {
             let shares = shop.shares().await;
             shares.len() == 3 && shares.values().all(|&share| share == 2)
         })
         .await;
-        // One that shuts down is not counted: its tasks go to the others, and nobody keeps a place for it.
+        // A node that shuts down is not counted: its tasks go to the others, and no share is reserved for it.
         workers.remove(0).end().await;
         until("the others have three each", async || {
             let shares = shop.shares().await;
@@ -130,7 +135,7 @@ async fn two_tasks_on_three_nodes_stay_where_they_are_and_nodes_without_tasks_ar
 
 /// It is still there and still has a task, because its handler does not stop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_node_in_the_middle_of_its_shutdown_is_not_counted() {
+async fn node_in_shutdown_is_not_counted() {
     on_every_engine(async |store| {
         let shop = Shop::without_lapse(store);
         let Worker { node, session } = shop.join("a").await;

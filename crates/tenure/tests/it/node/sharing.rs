@@ -67,8 +67,9 @@ struct Mail {
     copies: u32,
 }
 
+/// A handler receives props as a struct. Props of a wrong type are a fault of their task.
 #[tokio::test]
-async fn props_are_read_as_a_struct_and_a_wrong_type_is_a_fault() {
+async fn invalid_props_type_faults_task() {
     let shop = Shop::new(Store::memory());
     let read: Arc<Mutex<Vec<Mail>>> = Arc::default();
     let session = Session::open(shop.store.clone()).unwrap();

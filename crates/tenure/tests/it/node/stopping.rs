@@ -27,7 +27,7 @@ async fn a_task_deleted_while_it_runs_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_handler_that_cannot_be_stopped_is_named_and_its_task_is_not_released() {
+async fn unstoppable_handler_is_named_and_keeps_claim() {
     on_every_engine(async |store| {
         let shop = Shop::new(store);
         shop.submit_with("stubborn", r#""block""#).await;
@@ -53,7 +53,7 @@ async fn a_handler_that_cannot_be_stopped_is_named_and_its_task_is_not_released(
 }
 
 #[tokio::test]
-async fn a_node_whose_handle_is_dropped_ends_and_releases_its_tasks() {
+async fn dropped_worker_handle_releases_tasks() {
     let shop = Shop::new(Store::memory());
     shop.submit("t").await;
     let Worker { node, session } = shop.join("a").await;

@@ -45,7 +45,7 @@ async fn paused_redis_ends_term_before_the_ttl() {
     let second = two.election(key()).campaign("two").ttl(DURATION).await.unwrap();
     assert!(second.is_valid() && !term.is_valid());
     two.close().await.unwrap();
-    assert_eq!(redis.ask(&["EXISTS", "tenure:ttl:boss"]).unwrap(), ":0\r\n");
+    assert_eq!(redis.command(&["EXISTS", "tenure:ttl:boss"]).unwrap(), ":0\r\n");
 }
 
 #[tokio::test]
@@ -66,12 +66,12 @@ async fn deleted_redis_key_ends_term_at_next_renewal() {
     let redis = tenure_fixture::Redis::start();
     let (one, two) = (on_redis(&redis.url()).await, on_redis(&redis.url()).await);
     let term = one.election(key()).campaign("one").ttl(DURATION).try_now().await.unwrap();
-    redis.ask(&["DEL", "tenure:ttl:boss"]).unwrap();
+    redis.command(&["DEL", "tenure:ttl:boss"]).unwrap();
     let second = two.election(key()).campaign("two").ttl(DURATION).try_now().await.unwrap();
     assert_eq!(term.lost().await.reason, LossReason::Replaced);
     assert!(second.is_valid(), "the lost term does not delete the key of another candidate");
     second.release().await.unwrap();
-    assert_eq!(redis.ask(&["EXISTS", "tenure:ttl:boss"]).unwrap(), ":0\r\n");
+    assert_eq!(redis.command(&["EXISTS", "tenure:ttl:boss"]).unwrap(), ":0\r\n");
 }
 
 /// The storage reconnects, and renewals continue.
@@ -81,7 +81,7 @@ async fn redis_is_reconnected_within_one_term() {
     let elections = on_redis(&redis.url()).await;
     let term = elections.election(key()).campaign("one").ttl(DURATION).try_now().await.unwrap();
     // All connections are cut; what is stored stays.
-    redis.ask(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+    redis.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
     let lost = tokio::time::timeout(DURATION * 2, term.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     assert!(term.is_valid());
@@ -105,10 +105,10 @@ async fn redis_stores_value_with_nonce() {
     let redis = tenure_fixture::Redis::start();
     let elections = on_redis(&redis.url()).await;
     let term = elections.election(key()).campaign("web-1").ttl(DURATION).try_now().await.unwrap();
-    let stored = redis.ask(&["GET", "tenure:ttl:boss"]).unwrap();
+    let stored = redis.command(&["GET", "tenure:ttl:boss"]).unwrap();
     let stored = Bytes::from(stored.lines().nth(1).unwrap().to_owned());
     assert_eq!(stored.unstamped().unwrap().1, "web-1");
-    let ttl = redis.ask(&["PTTL", "tenure:ttl:boss"]).unwrap();
+    let ttl = redis.command(&["PTTL", "tenure:ttl:boss"]).unwrap();
     let ttl: u64 = ttl.trim().trim_start_matches(':').parse().unwrap();
     assert!((1..=3_000).contains(&ttl), "{ttl}");
     term.release().await.unwrap();

@@ -144,7 +144,8 @@ impl ExclusiveKeyWorld {
         match self.fate {
             StoreFault::Works => result,
             StoreFault::NotDone => Err(unavailable()),
-            // Requests for leases are not late: the model has no grant that is applied after its reply was lost.
+            // Requests for leases are not late: the model has no grant that is applied after its
+            // reply was lost.
             StoreFault::LosesReply | StoreFault::Late => Err(ambiguous()),
         }
     }

@@ -1,6 +1,6 @@
 //! The requests of a queue, applied by a store with the current fault.
 
-use super::{LATE_MAX, NONCES, QueueWorld, RequestFault, UnsentRequest};
+use super::{LATE_MAX, NONCES, QueueFault, QueueWorld, UnsentRequest};
 use crate::error::{Cause, StoreError};
 use crate::kv::Get;
 use crate::queue::{AfterLeave, Predecessor, PredecessorLookup, QueueOutput, ReplyProgress, SecondRead};
@@ -32,23 +32,23 @@ impl QueueWorld {
     fn perform_read(&mut self, process: usize, read: SecondRead) {
         self.requests.push("second read");
         let page = match self.fault {
-            RequestFault::Works => self.store.get(&read.get(), self.now),
-            RequestFault::NotDone | RequestFault::LosesReply | RequestFault::Late => Err(unavailable()),
+            QueueFault::Works => self.store.get(&read.get(), self.now),
+            QueueFault::NotDone | QueueFault::LosesReply | QueueFault::Late => Err(unavailable()),
         };
         self.replies.push((process, read.handle(page)));
     }
 
     fn apply(&mut self, txn: Txn, is_read: bool) -> Result<TxnReply, StoreError> {
         match self.fault {
-            RequestFault::Works => self.store.apply(&txn, self.now),
-            RequestFault::NotDone => Err(unavailable()),
-            RequestFault::LosesReply | RequestFault::Late if is_read => Err(unavailable()),
-            RequestFault::LosesReply => {
+            QueueFault::Works => self.store.apply(&txn, self.now),
+            QueueFault::NotDone => Err(unavailable()),
+            QueueFault::LosesReply | QueueFault::Late if is_read => Err(unavailable()),
+            QueueFault::LosesReply => {
                 // Its lease may have ended.
                 let _ = self.store.apply(&txn, self.now);
                 Err(ambiguous())
             }
-            RequestFault::Late => {
+            QueueFault::Late => {
                 self.late.push((self.now + LATE_MAX, txn));
                 Err(ambiguous())
             }
@@ -62,7 +62,7 @@ impl QueueWorld {
                 self.modes.insert(queue_key, mode);
                 let there = self.store.get(&Get::key(self.key(queue_key)), self.now).unwrap();
                 assert!(may_be_stored || there.pairs.is_empty(), "no other client puts this key");
-                if lookup == PredecessorLookup::Others && self.fault == RequestFault::Works {
+                if lookup == PredecessorLookup::Others && self.fault == QueueFault::Works {
                     // The read passes over the keys of this process before the own one.
                     let passed = NONCES * process as u64..queue_key.nonce;
                     let queue = self.queue_now();

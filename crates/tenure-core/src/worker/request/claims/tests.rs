@@ -18,7 +18,7 @@ struct ClaimWorld {
 }
 
 impl ClaimWorld {
-    /// A store with tasks in it that nobody owns.
+    /// A store with unowned tasks.
     fn with(tasks: &[&str]) -> ClaimWorld {
         let layout = Layout::new(&Namespace::parse("ns").unwrap());
         let mut store = Keyspace::new(Limits::EMBEDDED);
@@ -47,7 +47,7 @@ impl ClaimWorld {
         }
     }
 
-    fn ask(&mut self, name: &str) -> (ClaimRequest, LeaseId) {
+    fn claim_request(&mut self, name: &str) -> (ClaimRequest, LeaseId) {
         let created = self.get(&Key::Task(task(name))).map_or(Revision(1), |pair| pair.created);
         let has_props = self.get(&Key::TaskProps(task(name))).is_some();
         let (nonce, owner) = (name.to_owned(), format!(r#"{{"node":"me","nonce":"{name}"}}"#).into());
@@ -59,19 +59,19 @@ impl ClaimWorld {
     }
 
     fn request(&mut self, names: &[&str]) -> ClaimBatch {
-        let checkpoint_requests = names.iter().map(|name| self.ask(name)).collect();
+        let checkpoint_requests = names.iter().map(|name| self.claim_request(name)).collect();
         ClaimBatch::new(checkpoint_requests, ClaimReadMode::Together)
     }
 
     /// The same claims in a bundle.
     fn one(&mut self, names: &[&str]) -> ClaimBatch {
-        let checkpoint_requests = names.iter().map(|name| self.ask(name)).collect();
+        let checkpoint_requests = names.iter().map(|name| self.claim_request(name)).collect();
         let request = ClaimBatch::new(checkpoint_requests, ClaimReadMode::Bundled);
         assert_eq!(request.txns(&self.layout).len(), 1);
         request
     }
 
-    /// Asks until everything is answered; says how often that was.
+    /// Sends transactions until every claim has a reply. Returns the number of rounds.
     fn settle(&mut self, request: &mut ClaimBatch) -> usize {
         let mut rounds = 0;
         while !request.has_reply() {
@@ -88,19 +88,19 @@ fn task(name: &str) -> TaskId {
 }
 
 /// What was won, in short: the state and the command that were found.
-fn words(replies: &[ClaimReply]) -> Vec<String> {
+fn summaries(replies: &[ClaimReply]) -> Vec<String> {
     let text = |pair: &Option<crate::kv::KeyValue>| {
         pair.as_ref().map_or("-".to_owned(), |pair| String::from_utf8_lossy(&pair.value).into_owned())
     };
-    let word = |reply: &ClaimReply| match reply {
-        ClaimReply::Won(won) => format!("ours {} {}", text(&won.state), text(&won.command)),
+    let summary = |reply: &ClaimReply| match reply {
+        ClaimReply::Won(won) => format!("won {} {}", text(&won.state), text(&won.command)),
         other => format!("{other:?}"),
     };
-    replies.iter().map(word).collect()
+    replies.iter().map(summary).collect()
 }
 
 #[test]
-fn new_tasks_are_claimed_in_one_go_and_only_one_of_them_reads() {
+fn new_tasks_are_claimed_with_one_read() {
     let mut world = ClaimWorld::with(&["a", "b", "c"]);
     let mut request = world.request(&["a", "b", "c"]);
     let reads = |txn: &Txn| txn.then.iter().filter(|op| matches!(op, Op::Get(_))).count();
@@ -110,7 +110,7 @@ fn new_tasks_are_claimed_in_one_go_and_only_one_of_them_reads() {
     habit.learn(&request);
     assert_eq!(habit.next_reading(), ClaimReadMode::Bundled);
     let replies = request.into_replies();
-    assert_eq!(words(&replies), ["ours - -"; 3]);
+    assert_eq!(summaries(&replies), ["won - -"; 3]);
     for (reply, name) in replies.iter().zip(["a", "b", "c"]) {
         let ClaimReply::Won(won) = reply else { panic!("{reply:?}") };
         assert_eq!(Some(won.token.0), world.get(&Key::TaskOwner(task(name))).map(|pair| pair.created));
@@ -118,11 +118,11 @@ fn new_tasks_are_claimed_in_one_go_and_only_one_of_them_reads() {
 }
 
 #[test]
-fn a_state_or_a_command_of_one_task_is_found_by_its_claim() {
+fn claim_finds_state_and_command() {
     for (key, found) in [
-        (Key::TaskState(task("b")), ["ours - -", "ours {} -", "ours - -"]),
-        (Key::TaskCommand(task("a")), ["ours - {}", "ours - -", "ours - -"]),
-        (Key::TaskState(task("c")), ["ours - -", "ours - -", "ours {} -"]),
+        (Key::TaskState(task("b")), ["won - -", "won {} -", "won - -"]),
+        (Key::TaskCommand(task("a")), ["won - {}", "won - -", "won - -"]),
+        (Key::TaskState(task("c")), ["won - -", "won - -", "won {} -"]),
     ] {
         let mut world = ClaimWorld::with(&["a", "b", "c"]);
         world.put(&key, "{}");
@@ -136,7 +136,7 @@ fn a_state_or_a_command_of_one_task_is_found_by_its_claim() {
             "what has just been found is not asked for in vain again"
         );
         let replies = request.into_replies();
-        assert_eq!(words(&replies), found, "{key:?}");
+        assert_eq!(summaries(&replies), found, "{key:?}");
         for (reply, name) in replies.iter().zip(["a", "b", "c"]) {
             let ClaimReply::Won(won) = reply else { panic!("{reply:?}") };
             assert_eq!(Some(won.token.0), world.get(&Key::TaskOwner(task(name))).map(|pair| pair.created));
@@ -145,7 +145,7 @@ fn a_state_or_a_command_of_one_task_is_found_by_its_claim() {
 }
 
 #[test]
-fn a_claim_that_fails_says_why_at_once_and_harms_no_other() {
+fn failed_claim_harms_no_other() {
     for (first, last) in [("taken", "b"), ("b", "taken"), ("gone", "b"), ("b", "gone")] {
         let mut world = ClaimWorld::with(&["taken", "b"]);
         world.put(&Key::TaskOwner(task("taken")), r#"{"node":"you"}"#);
@@ -153,20 +153,20 @@ fn a_claim_that_fails_says_why_at_once_and_harms_no_other() {
         assert_eq!(world.settle(&mut request), 1);
         let of = |name: &str| {
             if name == "b" {
-                "ours - -"
+                "won - -"
             } else if name == "gone" {
-                "Gone"
+                "TaskGone"
             } else {
                 "Taken"
             }
         };
-        assert_eq!(words(&request.into_replies()), [of(first), of(last)]);
+        assert_eq!(summaries(&request.into_replies()), [of(first), of(last)]);
     }
 }
 
 /// The store may carry out transactions that travel together in any order, and others between them.
 #[test]
-fn that_there_was_nothing_before_a_claim_does_not_count_for_it() {
+fn read_before_claim_does_not_count() {
     let mut world = ClaimWorld::with(&["a", "b"]);
     let mut request = world.request(&["a", "b"]);
     let txns = request.txns(&world.layout);
@@ -176,11 +176,11 @@ fn that_there_was_nothing_before_a_claim_does_not_count_for_it() {
     request.handle(vec![first, last]);
     assert!(!request.has_reply());
     world.settle(&mut request);
-    assert_eq!(words(&request.into_replies()), [r#"ours {"by":"its former owner"} -"#, "ours - -"]);
+    assert_eq!(summaries(&request.into_replies()), [r#"won {"by":"its former owner"} -"#, "won - -"]);
 }
 
 #[test]
-fn what_may_be_ours_is_never_said_not_to_be_done() {
+fn maybe_applied_claim_is_ambiguous() {
     let mut world = ClaimWorld::with(&["a", "b", "c"]);
     world.put(&Key::TaskState(task("c")), "{}");
     let mut request = world.request(&["a", "b", "c"]);
@@ -196,7 +196,7 @@ fn what_may_be_ours_is_never_said_not_to_be_done() {
 }
 
 #[test]
-fn without_the_answer_of_the_one_who_reads_the_others_read_for_themselves() {
+fn lost_shared_read_makes_each_claim_read() {
     let mut world = ClaimWorld::with(&["a", "b"]);
     let mut request = world.request(&["a", "b"]);
     let txns = request.txns(&world.layout);
@@ -204,11 +204,11 @@ fn without_the_answer_of_the_one_who_reads_the_others_read_for_themselves() {
     request.handle(vec![first, Err(StoreError::Unavailable(Cause::new("down")))]);
     assert!(!request.has_reply());
     assert_eq!(world.settle(&mut request), 1);
-    assert_eq!(words(&request.into_replies()), ["ours - -", "NotDone"]);
+    assert_eq!(summaries(&request.into_replies()), ["won - -", "NotDone"]);
 }
 
 #[test]
-fn props_are_read_by_the_claims_of_tasks_that_have_some() {
+fn claims_read_props_only_where_present() {
     let mut world = ClaimWorld::with(&["a", "b"]);
     for state in [None, Some("{}")] {
         world.put(&Key::TaskProps(task("a")), r#"{"to":"a"}"#);
@@ -236,11 +236,11 @@ fn one_claim_by_itself_reads_for_itself() {
     world.put(&Key::TaskState(task("a")), "{}");
     let mut request = world.request(&["a"]);
     assert_eq!(world.settle(&mut request), 1);
-    assert_eq!(words(&request.into_replies()), ["ours {} -"]);
+    assert_eq!(summaries(&request.into_replies()), ["won {} -"]);
 }
 
 #[test]
-fn asking_together_is_tried_again_after_a_while() {
+fn shared_read_is_retried_after_a_while() {
     let mut world = ClaimWorld::with(&["a", "b"]);
     world.put(&Key::TaskState(task("a")), "{}");
     let mut request = world.request(&["a", "b"]);
@@ -272,39 +272,39 @@ fn claims_that_all_succeed_are_one_transaction() {
 }
 
 #[test]
-fn whoever_was_faster_fails_all_once_and_then_each_is_asked_for_itself_for_a_while() {
+fn failed_bundle_is_split_for_a_while() {
     let mut world = ClaimWorld::with(&["a", "taken", "c"]);
     world.put(&Key::TaskOwner(task("taken")), r#"{"node":"you"}"#);
     let mut request = world.one(&["a", "taken", "gone", "c"]);
     assert_eq!(world.settle(&mut request), 2);
     let mut habit = ClaimModeHistory::default();
     habit.learn(&request);
-    assert_eq!(words(&request.into_replies()), ["ours - -", "Taken", "Gone", "ours - -"]);
+    assert_eq!(summaries(&request.into_replies()), ["won - -", "Taken", "TaskGone", "won - -"]);
     let apart = (0..).take_while(|_| habit.next_reading() == ClaimReadMode::Together).count();
     assert_eq!(apart, usize::try_from(APART_FOR).unwrap());
 }
 
 #[test]
-fn a_lease_that_is_over_ends_only_its_own_claims() {
+fn ended_lease_ends_only_its_claims() {
     let mut world = ClaimWorld::with(&["a", "b"]);
-    let ((first, _), second) = (world.ask("a"), world.ask("b"));
+    let ((first, _), second) = (world.claim_request("a"), world.claim_request("b"));
     let checkpoint_requests = vec![(first, LeaseId::new(99).unwrap()), second];
     let mut request = ClaimBatch::new(checkpoint_requests, ClaimReadMode::Bundled);
     assert_eq!(world.settle(&mut request), 2);
-    assert_eq!(words(&request.into_replies()), ["LeaseOver", "ours - -"]);
+    assert_eq!(summaries(&request.into_replies()), ["LeaseLost", "won - -"]);
 }
 
 #[test]
-fn a_state_that_one_transaction_finds_is_read_by_each_claim() {
+fn state_found_by_bundle_is_read_by_each() {
     let mut world = ClaimWorld::with(&["a", "b"]);
     world.put(&Key::TaskState(task("b")), "{}");
     let mut request = world.one(&["a", "b"]);
     assert_eq!(world.settle(&mut request), 2);
-    assert_eq!(words(&request.into_replies()), ["ours - -", "ours {} -"]);
+    assert_eq!(summaries(&request.into_replies()), ["won - -", "won {} -"]);
 }
 
 #[test]
-fn what_came_of_one_transaction_came_of_all_claims() {
+fn bundle_result_applies_to_all_claims() {
     let mut world = ClaimWorld::with(&["a", "b"]);
     for (error, reply) in [
         (StoreError::Ambiguous(Cause::new("lost")), ClaimReply::Ambiguous),
@@ -317,7 +317,7 @@ fn what_came_of_one_transaction_came_of_all_claims() {
 }
 
 #[test]
-fn a_bundle_has_an_end_and_what_was_asked_before_is_in_none() {
+fn bundle_is_limited_and_excludes_repeats() {
     let names: Vec<String> = (0..BUNDLE * 2).map(|n| format!("t{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut world = ClaimWorld::with(&names);
@@ -325,7 +325,7 @@ fn a_bundle_has_an_end_and_what_was_asked_before_is_in_none() {
         world.put(&Key::TaskProps(task(name)), "{}");
     }
     let txns = |world: &mut ClaimWorld, names: &[&str], is_again: bool| {
-        let mut checkpoint_requests: Vec<_> = names.iter().map(|name| world.ask(name)).collect();
+        let mut checkpoint_requests: Vec<_> = names.iter().map(|name| world.claim_request(name)).collect();
         checkpoint_requests[0].0.is_again = is_again;
         ClaimBatch::new(checkpoint_requests, ClaimReadMode::Bundled).txns(&world.layout)
     };
@@ -342,9 +342,12 @@ fn a_bundle_that_is_refused_harms_no_other() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut world = ClaimWorld::with(&names);
     world.put(&Key::TaskOwner(task(names[BUNDLE])), r#"{"node":"you"}"#);
-    let checkpoint_requests = names.iter().map(|name| world.ask(name)).collect();
+    let checkpoint_requests = names.iter().map(|name| world.claim_request(name)).collect();
     let mut request = ClaimBatch::new(checkpoint_requests, ClaimReadMode::Bundled);
     assert_eq!(world.settle(&mut request), 2);
-    let words = words(&request.into_replies());
-    assert!(words.iter().enumerate().all(|(n, word)| (word == "Taken") == (n == BUNDLE)), "{words:?}");
+    let summaries = summaries(&request.into_replies());
+    assert!(
+        summaries.iter().enumerate().all(|(n, summary)| (summary == "Taken") == (n == BUNDLE)),
+        "{summaries:?}"
+    );
 }

@@ -24,19 +24,20 @@ impl WorkerWorld {
         let process = &mut self.processes[n];
         process.valid_until = None;
         process.incarnation = None;
-        // The driver is told of its loans first. What the node asks for until it hears the rest is asked under a lease that is over.
+        // The driver learns of its lease handles first. What the worker requests until it learns
+        // the rest is sent under an ended lease.
         if let Some(lease) = process.lease {
-            self.tell(n, WorkerInput::LeaseLost { lease, why: LossReason::Lapsed });
+            self.deliver(n, WorkerInput::LeaseLost { lease, why: LossReason::Lapsed });
         }
         self.processes[n].lease = None;
-        self.tell(n, WorkerInput::SessionLost);
+        self.deliver(n, WorkerInput::SessionLost);
         self.soon(WorldItem::Join(n), n);
     }
 
     /// Its own key is gone, and its lease is not: as when the key still hung on the lease before.
-    pub(in crate::worker::tests) fn lose_place(&mut self, n: usize) {
+    pub(in crate::worker::tests) fn lose_member_key(&mut self, n: usize) {
         self.processes[n].incarnation = None;
-        self.tell(n, WorkerInput::SessionLost);
+        self.deliver(n, WorkerInput::SessionLost);
     }
 
     pub(in crate::worker::tests) fn renew(&mut self, n: usize) {
@@ -78,11 +79,11 @@ impl WorkerWorld {
         process.incarnation = Some(incarnation);
         process.valid_until = Some(self.now + ttl - MARGIN);
         self.later(WorldItem::Renew(n), n, RENEW_EVERY);
-        self.tell(n, WorkerInput::Joined { incarnation });
+        self.deliver(n, WorkerInput::Joined { incarnation });
     }
 
     /// The session has another lease for what is claimed from now on.
-    pub(in crate::worker::tests) fn lend_another(&mut self, n: usize) {
+    pub(in crate::worker::tests) fn change_lease(&mut self, n: usize) {
         self.leases += 1;
         let lease = LeaseId::new(self.leases).unwrap();
         self.store.grant(lease, TTL * 1_000, self.now).unwrap();

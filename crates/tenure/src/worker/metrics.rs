@@ -1,6 +1,6 @@
-//! What nodes count, through the `metrics` facade: every name, its unit and its meaning, in this one place.
+//! The metrics of workers, through the `metrics` facade: every name with its unit and meaning.
 //!
-//! The table in docs/claims.md says the same to those who read graphs.
+//! The table in docs/claims.md has the same metrics for operators.
 
 use std::sync::Once;
 
@@ -20,29 +20,28 @@ const ENDS: &str = "tenure_node_ends_total";
 const RELEASES: &str = "tenure_node_releases_total";
 const LOST: &str = "tenure_node_lost_total";
 
-/// Tells the recorder what the metrics of nodes mean. The first node does it too; call it yourself only if you install a recorder later than
-/// that.
+/// Registers the units and meanings of worker metrics with the recorder. The first worker does it too; call this if a recorder is installed later.
 pub fn describe_metrics() {
-    metrics::describe_gauge!(TASKS, Unit::Count, "Tasks that the node owns.");
-    metrics::describe_counter!(TRIES, Unit::Count, "Claims that were asked for, won or not.");
+    metrics::describe_gauge!(TASKS, Unit::Count, "Tasks that the worker owns.");
+    metrics::describe_counter!(TRIES, Unit::Count, "Claims that were sent, won or not.");
     metrics::describe_counter!(CLAIMS, Unit::Count, "Claims that were won.");
-    metrics::describe_counter!(STARTS, Unit::Count, "Runs of handlers that were begun.");
+    metrics::describe_counter!(STARTS, Unit::Count, "Runs of handlers that were started.");
     metrics::describe_counter!(FAULTS, Unit::Count, "Runs of handlers that failed or panicked.");
-    metrics::describe_counter!(MOVES, Unit::Count, "Changes of a task's state, by the state it came to.");
+    metrics::describe_counter!(MOVES, Unit::Count, "Changes of the state of a task, by the new state.");
     metrics::describe_counter!(ENDS, Unit::Count, "Tasks that ended here, by state.");
-    metrics::describe_counter!(RELEASES, Unit::Count, "Tasks that were given away, by reason.");
-    metrics::describe_counter!(LOST, Unit::Count, "Claims that ended against the node's wish, by reason.");
+    metrics::describe_counter!(RELEASES, Unit::Count, "Tasks that were released, by reason.");
+    metrics::describe_counter!(LOST, Unit::Count, "Claims that were lost, by reason.");
 }
 
-/// What one node counts.
-pub(super) struct Measure {
+/// The metrics of one worker.
+pub(super) struct WorkerMetrics {
     node: String,
-    /// What was last told.
+    /// The last value of the gauge.
     tasks: usize,
 }
 
-impl Measure {
-    pub(super) fn new(node: &NodeId) -> Measure {
+impl WorkerMetrics {
+    pub(super) fn new(node: &NodeId) -> WorkerMetrics {
         static ONCE: Once = Once::new();
         ONCE.call_once(describe_metrics);
         let node = node.to_string();
@@ -60,11 +59,11 @@ impl Measure {
         for reason in ReleaseReason::ALL {
             counter!(RELEASES, "node" => node.clone(), "reason" => reason.as_str()).absolute(0);
         }
-        // A node does not lose what it releases itself.
+        // A worker does not lose what it releases itself.
         for reason in LossReason::ALL.into_iter().filter(|reason| *reason != LossReason::Released) {
             counter!(LOST, "node" => node.clone(), "reason" => reason.as_str()).absolute(0);
         }
-        Measure { node, tasks: 0 }
+        WorkerMetrics { node, tasks: 0 }
     }
 
     pub(super) fn owns(&mut self, tasks: usize) {
@@ -75,11 +74,11 @@ impl Measure {
         }
     }
 
-    pub(super) fn tried(&self, claims: usize) {
+    pub(super) fn sent_claims(&self, claims: usize) {
         counter!(TRIES, "node" => self.node.clone()).increment(u64::try_from(claims).unwrap_or(u64::MAX));
     }
 
-    pub(super) fn told(&self, event: &WorkerInput) {
+    pub(super) fn handled(&self, event: &WorkerInput) {
         if let WorkerInput::HandlerEnded {
             outcome: HandlerEnd::Fault(_) | HandlerEnd::FaultDecided { .. },
             ..
@@ -89,7 +88,7 @@ impl Measure {
         }
     }
 
-    pub(super) fn noticed(&self, notice: &WorkerEvent) {
+    pub(super) fn count(&self, notice: &WorkerEvent) {
         let node = || self.node.clone();
         match notice {
             WorkerEvent::Claimed { .. } => counter!(CLAIMS, "node" => node()).increment(1),
