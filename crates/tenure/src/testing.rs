@@ -162,8 +162,12 @@ impl World {
 
     /// Makes a world in which every random number is derived from `seed`, and the wall clock and the boot clock follow virtual time.
     ///
-    /// This holds for the whole thread, until the last clone of the world is dropped or another seeded world is made on the thread. The same
-    /// seed gives the same run.
+    /// This holds for the whole thread until the last clone of the world is dropped. The same seed gives the same run.
+    ///
+    /// # Panics
+    ///
+    /// If another seeded world of this thread is alive: tasks that are left of it would draw numbers of this one. A task that holds a clone of
+    /// a world keeps it alive until it has ended.
     pub fn seeded(seed: u64) -> World {
         let time = WorldTime::begin();
         World::begin(time, Limits::EMBEDDED, Some(Seed::begin(seed)))

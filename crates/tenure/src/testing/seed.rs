@@ -1,7 +1,7 @@
 //! One seed for all random numbers of a thread.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use tenure_core::record::Timestamp;
@@ -19,40 +19,44 @@ thread_local! {
     static SEED: RefCell<Option<SeedState>> = const { RefCell::new(None) };
 }
 
-/// Numbers the seeds of all threads, so that a seed that was replaced does not end its successor.
-static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-
 struct SeedState {
-    id: u64,
     random: u64,
     began: Instant,
     wall_ms: u64,
 }
 
-/// While it lives, every random number of its thread is derived from one seed, unless a later seed of the thread replaces it.
+/// While it lives, every random number of its thread is derived from one seed.
 ///
 /// The boot clock and the wall clock follow the runtime's paused time. On a current-thread runtime this makes a run repeatable to the byte.
 #[derive(Debug)]
 #[must_use = "dropping it ends the seed"]
 pub(super) struct Seed {
-    id: u64,
+    /// The thread that it was begun on. A world may be dropped on another thread, which then must not end that thread's seed.
+    thread: ThreadId,
 }
 
 impl Seed {
-    /// Begins with the current time of the runtime. Replaces the seed of this thread, if there is one.
+    /// Begins with the current time of the runtime.
     ///
-    /// A former seed may outlive its test: an aborted task keeps its world until the runtime polls it again.
+    /// # Panics
+    ///
+    /// If this thread has a seed already.
     pub(super) fn begin(seed: u64) -> Seed {
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let state = SeedState { id, random: seed, began: Instant::now(), wall_ms: WALL_BEGINS_MS };
-        SEED.set(Some(state));
-        Seed { id }
+        SEED.with_borrow_mut(|current| {
+            assert!(
+                current.is_none(),
+                "another seeded world of this thread is alive, perhaps kept by one of its tasks"
+            );
+            *current = Some(SeedState { random: seed, began: Instant::now(), wall_ms: WALL_BEGINS_MS });
+        });
+        Seed { thread: thread::current().id() }
     }
 
     /// Sets the wall clock forward or back.
     pub(super) fn step_wall(&self, by_ms: i64) {
+        debug_assert_eq!(self.thread, thread::current().id(), "a seed belongs to its thread");
         SEED.with_borrow_mut(|current| {
-            if let Some(state) = current.as_mut().filter(|state| state.id == self.id) {
+            if let Some(state) = current {
                 state.wall_ms = state.wall_ms.saturating_add_signed(by_ms);
             }
         });
@@ -61,11 +65,10 @@ impl Seed {
 
 impl Drop for Seed {
     fn drop(&mut self) {
-        // An error means that the thread is ending, and its seed with it.
-        let _ = SEED.try_with(|current| {
-            // Neither a later seed of this thread nor that of another one, if the world was moved there.
-            current.borrow_mut().take_if(|state| state.id == self.id);
-        });
+        if self.thread == thread::current().id() {
+            // The thread-local value may be gone already when the thread ends.
+            let _ = SEED.try_with(|current| current.replace(None));
+        }
     }
 }
 
@@ -114,16 +117,6 @@ mod tests {
         assert_eq!(random(7), random(7));
         assert_ne!(random(7), random(8));
         assert_ne!(rng::nonce(), rng::nonce(), "without a seed numbers are random");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn replaced_seed_does_not_end_its_successor() {
-        let former = Seed::begin(7);
-        let _current = Seed::begin(7);
-        drop(former);
-        let first = rng::nonce();
-        let _again = Seed::begin(7);
-        assert_eq!(rng::nonce(), first);
     }
 
     #[tokio::test(start_paused = true)]
