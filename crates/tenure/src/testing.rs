@@ -166,7 +166,8 @@ impl World {
     ///
     /// # Panics
     ///
-    /// If another seeded world of this thread is alive.
+    /// If another seeded world of this thread is alive: tasks that are left of it would draw numbers of this one. A task that holds a clone of
+    /// a world keeps it alive until it has ended.
     pub fn seeded(seed: u64) -> World {
         let time = WorldTime::begin();
         World::begin(time, Limits::EMBEDDED, Some(Seed::begin(seed)))

@@ -43,7 +43,10 @@ impl Seed {
     /// If this thread has a seed already.
     pub(super) fn begin(seed: u64) -> Seed {
         SEED.with_borrow_mut(|current| {
-            assert!(current.is_none(), "a thread has one seeded world at a time");
+            assert!(
+                current.is_none(),
+                "another seeded world of this thread is alive, perhaps kept by one of its tasks"
+            );
             *current = Some(SeedState { random: seed, began: Instant::now(), wall_ms: WALL_BEGINS_MS });
         });
         Seed { thread: thread::current().id() }
