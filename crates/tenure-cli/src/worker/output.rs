@@ -197,7 +197,7 @@ fn line_of(event: &WorkerEvent) -> WorkerLine<'_> {
             ..none()
         },
         WorkerEvent::LateClaimReleased { task, token } => WorkerLine {
-            event: "given_back",
+            event: "late_claim_released",
             task: Some(task.as_str()),
             token: Some(token.to_string()),
             ..none()

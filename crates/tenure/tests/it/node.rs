@@ -186,7 +186,7 @@ impl Ledger {
     }
 
     /// Sends the signal.
-    pub(crate) fn say_the_word(&self) {
+    pub(crate) fn send_signal(&self) {
         self.word.send_replace(true);
     }
 

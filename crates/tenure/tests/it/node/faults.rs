@@ -17,26 +17,26 @@ use futures_util::FutureExt;
 const TASKS: usize = 80;
 
 /// A store that can be paused: its server is stopped, or another connection keeps the lock of the file.
-enum Place {
+enum StoreUnderFault {
     Etcd(Box<Etcd>),
     File { folder: TempDir, other: Connection },
 }
 
-impl Place {
-    fn etcd() -> Place {
-        Place::Etcd(Box::new(Etcd::start()))
+impl StoreUnderFault {
+    fn etcd() -> StoreUnderFault {
+        StoreUnderFault::Etcd(Box::new(Etcd::start()))
     }
 
-    fn file() -> Place {
+    fn file() -> StoreUnderFault {
         let folder = tempfile::tempdir().unwrap();
         let other = Connection::open_in_memory().unwrap();
-        Place::File { folder, other }
+        StoreUnderFault::File { folder, other }
     }
 
     async fn open(&mut self) -> Store {
         match self {
-            Place::Etcd(etcd) => connect(etcd).await,
-            Place::File { folder, other } => {
+            StoreUnderFault::Etcd(etcd) => connect(etcd).await,
+            StoreUnderFault::File { folder, other } => {
                 let path = folder.path().join("store.db");
                 let store = Store::new(FileEngine::open(&path).await.unwrap());
                 *other = Connection::open(&path).unwrap();
@@ -48,36 +48,36 @@ impl Place {
 
     fn pause(&self) {
         match self {
-            Place::Etcd(etcd) => etcd.member(0).pause(),
-            Place::File { other, .. } => other.execute_batch("BEGIN IMMEDIATE").unwrap(),
+            StoreUnderFault::Etcd(etcd) => etcd.member(0).pause(),
+            StoreUnderFault::File { other, .. } => other.execute_batch("BEGIN IMMEDIATE").unwrap(),
         }
     }
 
     fn resume(&self) {
         match self {
-            Place::Etcd(etcd) => etcd.member(0).resume(),
-            Place::File { other, .. } => other.execute_batch("ROLLBACK").unwrap(),
+            StoreUnderFault::Etcd(etcd) => etcd.member(0).resume(),
+            StoreUnderFault::File { other, .. } => other.execute_batch("ROLLBACK").unwrap(),
         }
     }
 }
 
 /// A store that can be stopped, with tasks of which half are about to be done and half about to keep their progress.
-struct Scene {
-    place: Place,
+struct FaultRun {
+    store: StoreUnderFault,
     shop: Shop,
     worker: Worker,
 }
 
-impl Scene {
-    async fn on(mut place: Place) -> Scene {
-        let shop = Shop::new(place.open().await);
+impl FaultRun {
+    async fn on(mut store: StoreUnderFault) -> FaultRun {
+        let shop = Shop::new(store.open().await);
         for n in 0..TASKS / 2 {
             shop.submit_with(&format!("d{n}"), r#""complete_on_signal""#).await;
             shop.submit_with(&format!("k{n}"), r#""save_on_signal""#).await;
         }
         let worker = shop.join("a").await;
         until("all run", async || shop.ledger.running().len() == TASKS).await;
-        Scene { place, shop, worker }
+        FaultRun { store, shop, worker }
     }
 
     /// Every task has ended as it should, once, or runs; whatever came between.
@@ -99,28 +99,28 @@ impl Scene {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn short_store_pause_only_delays_saves_on_etcd() {
-    stops_for_a_second(Place::etcd()).await;
+    stops_for_a_second(StoreUnderFault::etcd()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn short_store_pause_only_delays_saves_on_file() {
-    stops_for_a_second(Place::file()).await;
+    stops_for_a_second(StoreUnderFault::file()).await;
 }
 
-async fn stops_for_a_second(place: Place) {
-    let scene = Scene::on(place).await;
-    let mut notices = scene.worker.node.events();
-    scene.place.pause();
-    scene.shop.ledger.say_the_word();
+async fn stops_for_a_second(store: StoreUnderFault) {
+    let run = FaultRun::on(store).await;
+    let mut notices = run.worker.node.events();
+    run.store.pause();
+    run.shop.ledger.send_signal();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(scene.shop.ledger.kept().len(), 0, "no checkpoint is saved while the store is paused");
-    scene.place.resume();
-    scene.check().await;
-    until("all is kept", async || scene.shop.ledger.kept().len() == TASKS / 2).await;
-    assert!(scene.shop.ledger.kept().iter().all(Result::is_ok), "{:?}", scene.shop.ledger.kept());
-    assert_eq!(scene.shop.ledger.runs().len(), TASKS, "nothing ran twice");
+    assert_eq!(run.shop.ledger.kept().len(), 0, "no checkpoint is saved while the store is paused");
+    run.store.resume();
+    run.check().await;
+    until("all is kept", async || run.shop.ledger.kept().len() == TASKS / 2).await;
+    assert!(run.shop.ledger.kept().iter().all(Result::is_ok), "{:?}", run.shop.ledger.kept());
+    assert_eq!(run.shop.ledger.runs().len(), TASKS, "nothing ran twice");
     for n in 0..TASKS / 2 {
-        let checkpoint = scene.shop.state(&format!("k{n}")).await.checkpoint;
+        let checkpoint = run.shop.state(&format!("k{n}")).await.checkpoint;
         assert_eq!(checkpoint.map(|blob| blob.bytes().to_vec()), Some(vec![7]));
     }
     let mut ended = 0;
@@ -132,29 +132,29 @@ async fn stops_for_a_second(place: Place) {
         }
     }
     assert_eq!(ended, TASKS / 2);
-    scene.worker.end().await;
+    run.worker.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_store_pause_duplicates_no_task_on_etcd() {
-    stops_past_the_leases(Place::etcd()).await;
+    stops_past_the_leases(StoreUnderFault::etcd()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_store_pause_duplicates_no_task_on_file() {
-    stops_past_the_leases(Place::file()).await;
+    stops_past_the_leases(StoreUnderFault::file()).await;
 }
 
 /// The store may apply the pending requests when it resumes. The worker receives no reply to them, and by then its claims have lapsed.
 /// No task is lost, and no task runs twice at once.
-async fn stops_past_the_leases(place: Place) {
-    let scene = Scene::on(place).await;
-    let mut notices = scene.worker.node.events();
-    scene.place.pause();
-    scene.shop.ledger.say_the_word();
+async fn stops_past_the_leases(store: StoreUnderFault) {
+    let run = FaultRun::on(store).await;
+    let mut notices = run.worker.node.events();
+    run.store.pause();
+    run.shop.ledger.send_signal();
     until("everything has stopped", async || {
-        let running = scene.shop.ledger.running();
-        running.is_empty() && !scene.worker.node.status().borrow().is_member
+        let running = run.shop.ledger.running();
+        running.is_empty() && !run.worker.node.status().borrow().is_member
     })
     .await;
     let mut lost = 0;
@@ -162,7 +162,7 @@ async fn stops_past_the_leases(place: Place) {
         lost += usize::from(matches!(notice, WorkerEvent::Lost { why: LossReason::Lapsed, .. }));
     }
     assert_eq!(lost, TASKS, "each loss is reported");
-    scene.place.resume();
-    scene.check().await;
-    scene.worker.end().await;
+    run.store.resume();
+    run.check().await;
+    run.worker.end().await;
 }
