@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_core::sabotage::SabotageRule;
 use tenure_nemesis::options::{EngineKind, LockUnderTest, Options};
 
-use super::{options, play};
+use super::{options, run_rig};
 
 /// A negative control of this lock: a waiter that does not read its key again holds beside another holder. One run may
 /// miss it, so a few are tried; each is over as soon as it is found.
